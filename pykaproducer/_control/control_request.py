@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from pykaproducer._machines.coordination import Coordination, Delays
 from pykaproducer._machines.coordinator_queries import query_reaction
@@ -22,6 +22,14 @@ CoordinatorKey = tuple[CoordinatorKind, str]
 
 #: The maximum number of ids or groups in one request.
 _MOST = 500
+
+
+class RequestHeader(NamedTuple):
+    """The parts of a request's header that its sender chooses."""
+
+    version: int
+    correlation_id: int
+    client_id: str | None
 
 
 class ControlRequest:
@@ -70,13 +78,7 @@ class ControlRequest:
         """Return how many requests may be sent as one in *version*."""
         return _MOST if self.shared else 1
 
-    def encode(
-        self,
-        requests: Sequence[ControlRequest],
-        version: int,
-        correlation_id: int,
-        client_id: str | None,
-    ) -> bytes:
+    def encode(self, requests: Sequence[ControlRequest], header: RequestHeader) -> bytes:
         """Encode *requests*, of which this is the first one, as one framed request."""
         raise AssertionError(f"{type(self).__name__} does not implement encode()")
 
@@ -109,15 +111,9 @@ class FindRequest(ControlRequest):
     def most(self, version: int) -> int:
         return _MOST if version >= 4 else 1
 
-    def encode(
-        self,
-        requests: Sequence[ControlRequest],
-        version: int,
-        correlation_id: int,
-        client_id: str | None,
-    ) -> bytes:
+    def encode(self, requests: Sequence[ControlRequest], header: RequestHeader) -> bytes:
         kind, names = self.key[0], [name for _, name in _keys(requests)]
-        return find_coordinator_request(version, correlation_id, client_id, kind, names)
+        return find_coordinator_request(*header, kind, names)
 
     def decode(
         self, requests: Sequence[ControlRequest], version: int, payload: bytes, protocol: int

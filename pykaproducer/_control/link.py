@@ -5,7 +5,7 @@ from __future__ import annotations
 import selectors
 from collections.abc import Callable, Sequence
 
-from pykaproducer._control.control_request import Address, ControlRequest
+from pykaproducer._control.control_request import Address, ControlRequest, RequestHeader
 from pykaproducer._machines.coordination import TV1
 from pykaproducer._machines.coordinator_queries import protocol_of
 from pykaproducer._net.connection import (
@@ -78,7 +78,9 @@ class Link:
         self._connection.submit(
             Request(
                 first.api_key,
-                lambda version, number: [first.encode(requests, version, number, client_id)],
+                lambda version, number: [
+                    first.encode(requests, RequestHeader(version, number, client_id))
+                ],
                 deadline=self._clock.monotonic() + self._config.request_timeout_ms / 1000,
                 at_least=at_least,
                 at_most=at_most,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 
-from pykaproducer._control.control_request import Address, ControlRequest
+from pykaproducer._control.control_request import Address, ControlRequest, RequestHeader
 from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._machines.coordination import (
     TV1,
@@ -84,18 +84,10 @@ class EndRequest(TransactionRequest):
         first = self._is_check or not self._protocol == protocol == TV2
         return (0, 4) if first else (5, self.at_most)
 
-    def encode(
-        self,
-        requests: Sequence[ControlRequest],
-        version: int,
-        correlation_id: int,
-        client_id: str | None,
-    ) -> bytes:
-        self._version = version
+    def encode(self, requests: Sequence[ControlRequest], header: RequestHeader) -> bytes:
+        self._version = header.version
         return end_txn_request(
-            version,
-            correlation_id,
-            client_id,
+            *header,
             self.transactional_id,
             self._producer.producer_id,
             self._producer.epoch,
@@ -148,16 +140,8 @@ class InitRequest(TransactionRequest):
         self.producer = ProducerId(-1, -1)
         self.protocol = TV1
 
-    def encode(
-        self,
-        requests: Sequence[ControlRequest],
-        version: int,
-        correlation_id: int,
-        client_id: str | None,
-    ) -> bytes:
-        return init_producer_id_request(
-            version, correlation_id, client_id, self.transactional_id, self._timeout_ms
-        )
+    def encode(self, requests: Sequence[ControlRequest], header: RequestHeader) -> bytes:
+        return init_producer_id_request(*header, self.transactional_id, self._timeout_ms)
 
     def decode(
         self, requests: Sequence[ControlRequest], version: int, payload: bytes, protocol: int
@@ -194,17 +178,9 @@ class AddGroupRequest(TransactionRequest):
         super().__init__(transactional_id)
         self._producer, self._group = producer, group
 
-    def encode(
-        self,
-        requests: Sequence[ControlRequest],
-        version: int,
-        correlation_id: int,
-        client_id: str | None,
-    ) -> bytes:
+    def encode(self, requests: Sequence[ControlRequest], header: RequestHeader) -> bytes:
         return add_offsets_to_txn_request(
-            version,
-            correlation_id,
-            client_id,
+            *header,
             self.transactional_id,
             self._producer.producer_id,
             self._producer.epoch,
@@ -246,17 +222,9 @@ class CommitRequest(ControlRequest):
         self.transactional_id, self._producer = transactional_id, producer
         self._group, self._offsets = group, offsets
 
-    def encode(
-        self,
-        requests: Sequence[ControlRequest],
-        version: int,
-        correlation_id: int,
-        client_id: str | None,
-    ) -> bytes:
+    def encode(self, requests: Sequence[ControlRequest], header: RequestHeader) -> bytes:
         return txn_offset_commit_request(
-            version,
-            correlation_id,
-            client_id,
+            *header,
             self.transactional_id,
             self._producer.producer_id,
             self._producer.epoch,
@@ -286,17 +254,11 @@ class DescribeRequest(TransactionRequest):
         #: The result.
         self.description: TransactionDescription | None = None
 
-    def encode(
-        self,
-        requests: Sequence[ControlRequest],
-        version: int,
-        correlation_id: int,
-        client_id: str | None,
-    ) -> bytes:
+    def encode(self, requests: Sequence[ControlRequest], header: RequestHeader) -> bytes:
         names = [
             request.transactional_id for request in requests if isinstance(request, DescribeRequest)
         ]
-        return describe_transactions_request(version, correlation_id, client_id, names)
+        return describe_transactions_request(*header, names)
 
     def decode(
         self, requests: Sequence[ControlRequest], version: int, payload: bytes, protocol: int
@@ -322,14 +284,8 @@ class BrokersRequest(ControlRequest):
         #: The result.
         self.brokers: Sequence[BrokerAddress] = ()
 
-    def encode(
-        self,
-        requests: Sequence[ControlRequest],
-        version: int,
-        correlation_id: int,
-        client_id: str | None,
-    ) -> bytes:
-        return metadata_request(version, correlation_id, client_id, [], False)
+    def encode(self, requests: Sequence[ControlRequest], header: RequestHeader) -> bytes:
+        return metadata_request(*header, [], False)
 
     def decode(
         self, requests: Sequence[ControlRequest], version: int, payload: bytes, protocol: int
@@ -351,18 +307,10 @@ class ListRequest(ControlRequest):
         self.transactions: Sequence[ListedTransaction] = ()
         self.unknown_states: Sequence[str] = ()
 
-    def encode(
-        self,
-        requests: Sequence[ControlRequest],
-        version: int,
-        correlation_id: int,
-        client_id: str | None,
-    ) -> bytes:
+    def encode(self, requests: Sequence[ControlRequest], header: RequestHeader) -> bytes:
         # The answer is filtered again: older brokers have no patterns.
-        pattern = f"(?s){_quoted(self._prefix)}.*" if version >= 2 and self._prefix else None
-        return list_transactions_request(
-            version, correlation_id, client_id, states=self._states, pattern=pattern
-        )
+        pattern = f"(?s){_quoted(self._prefix)}.*" if header.version >= 2 and self._prefix else None
+        return list_transactions_request(*header, states=self._states, pattern=pattern)
 
     def decode(
         self, requests: Sequence[ControlRequest], version: int, payload: bytes, protocol: int
@@ -404,21 +352,13 @@ class FetchRequest(ControlRequest):
     def most(self, version: int) -> int:
         return super().most(version) if version >= 8 else 1
 
-    def encode(
-        self,
-        requests: Sequence[ControlRequest],
-        version: int,
-        correlation_id: int,
-        client_id: str | None,
-    ) -> bytes:
+    def encode(self, requests: Sequence[ControlRequest], header: RequestHeader) -> bytes:
         groups = {
             request.group: request._places
             for request in requests
             if isinstance(request, FetchRequest)
         }
-        return offset_fetch_request(
-            version, correlation_id, client_id, groups, require_stable=self._stable
-        )
+        return offset_fetch_request(*header, groups, require_stable=self._stable)
 
     def decode(
         self, requests: Sequence[ControlRequest], version: int, payload: bytes, protocol: int
