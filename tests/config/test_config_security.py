@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import logging
 import pickle
 import socket
 import ssl
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -101,10 +101,7 @@ def test_a_password_with_a_token_provider() -> None:
 def test_a_mechanism_whose_package_is_missing(
     monkeypatch: pytest.MonkeyPatch, mechanism: str, package: str, extra: str
 ) -> None:
-    find = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name == package else find(name)
-    )
+    monkeypatch.setitem(sys.modules, package, None)
     text = refusal(security_protocol="SASL_SSL", sasl_mechanism=mechanism)
     assert f"setting sasl_mechanism: {mechanism!r} needs the package {package}" in text
     assert f"pip install 'pykaproducer[{extra}]'" in text
