@@ -102,7 +102,7 @@ class BatchCommit:
         if last is not None and not self._key.query:
             self._key = self._key._replace(query=last.key.query)
         try:
-            check_decision(self._setup, self._key, last)
+            check_decision(self._setup, self._key, last, self._elsewhere())
             if last is not None and self._may_be_incomplete(last):
                 self._complete_earlier(last)
             fates = self._fates_of_last(last)
@@ -158,6 +158,10 @@ class BatchCommit:
         return last is not None and last.key.batch in (self._key.batch - 1, self._key.batch)
 
     # Steps ---------------------------------------------------------------------------------------
+
+    def _elsewhere(self) -> dict[str, BatchKey]:
+        # Without results the id of the query is not known.
+        return self._state.elsewhere() if self._key.query else {}
 
     def _initialize(self) -> PreparedTransaction:
         session = self._control.initialize(

@@ -192,8 +192,10 @@ def _add(body: bytearray, number: int) -> None:
 
 
 class Extent(NamedTuple):
-    """The size of a decision, and where its pieces are: known from the first piece."""
+    """The batch and the size of a decision, and where its pieces are: all from the first piece."""
 
+    #: The batch.
+    key: BatchKey
     #: The number of pieces.
     pieces: int
     #: Partitions of the state topic, which say where the other pieces are.
@@ -209,12 +211,12 @@ class Extent(NamedTuple):
         size, _, body = _parts(first)
         try:
             found = _Body(body)
-            found.take(found.number())  # the query
-            _, partitions = found.numbers(2)
+            query = found.take(found.number()).decode()
+            batch, partitions = found.numbers(2)
         except ValueError:  # it ends too early
             raise StateError("the decision is damaged") from None
         characters = (_HEAD.size + size + 2) // 3 * 4
-        return cls(-(-characters // PIECE), partitions)
+        return cls(BatchKey(query, batch), -(-characters // PIECE), partitions)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pykaproducer._exactly_once.errors import PrefixInUseError, StateMismatchError
@@ -54,22 +55,31 @@ class Setup:
     ended_at_once: int = 256
 
 
-def check_decision(setup: Setup, key: BatchKey, last: Decision | None) -> None:
+def check_decision(
+    setup: Setup, key: BatchKey, last: Decision | None, elsewhere: Mapping[str, BatchKey]
+) -> None:
     """Check whether the batch *key* may be written after the decision *last*.
 
+    *elsewhere* are the last batches that were decided with the prefix and other state topics. Two
+    queries with one prefix abort each other's transactions, also if they have two state topics.
+
     Raises:
-        PrefixInUseError: *last* is of another query.
+        PrefixInUseError: *last* is of another query, or one of *elsewhere* is.
         StateMismatchError: *last* is of a later batch, or there are batches missing in between.
     """
     if setup.kind is WriteKind.SINGLE:
         return
     prefix = setup.names.prefix
-    if last is not None and last.key.query not in (key.query, ""):
-        raise PrefixInUseError(
-            f"transactionalIdPrefix {prefix!r} is used by query {last.key.query!r}, this is query "
-            f"{key.query!r}: choose another prefix. (A query whose checkpoint was deleted gets "
-            f"another id.)"
-        )
+    used = dict(elsewhere)
+    if last is not None:
+        used[setup.names.state_topic] = last.key
+    for topic, used_by in used.items():
+        if used_by.query not in (key.query, ""):
+            raise PrefixInUseError(
+                f"transactionalIdPrefix {prefix!r} is used by query {used_by.query!r} (state topic "
+                f"{topic!r}), this is query {key.query!r}: choose another prefix. (A query whose "
+                f"checkpoint was deleted gets another id.)"
+            )
     if last is not None and last.key.batch > key.batch:
         raise StateMismatchError(
             f"the checkpoint is older than Kafka: batch {key.batch} is to be written, but batch "
@@ -78,6 +88,13 @@ def check_decision(setup: Setup, key: BatchKey, last: Decision | None) -> None:
         )
     gap = key.batch > (0 if last is None else last.key.batch + 1)
     if gap and setup.kind is WriteKind.STREAM and not setup.start_without_state:
+        if last is None and elsewhere:
+            before = max(elsewhere, key=lambda topic: elsewhere[topic].batch)
+            raise StateMismatchError(
+                f"the state of transactionalIdPrefix {prefix!r} belongs to topic {before!r}, but "
+                f"the state topic is {setup.names.state_topic!r}. By default it is the topic that "
+                f"is written to; if you have changed that, set stateTopic to {before!r}"
+            )
         found = "no state of any batch" if last is None else f"only that of batch {last.key.batch}"
         raise StateMismatchError(
             f"the state of transactionalIdPrefix {prefix!r} is gone: batch {key.batch} is to be "

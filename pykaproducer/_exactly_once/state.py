@@ -9,7 +9,7 @@ from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._errors.formatting import format_error_code
 from pykaproducer._exactly_once.errors import ExactlyOnceError, StateMismatchError
 from pykaproducer._exactly_once.names import Names, by_group
-from pykaproducer._exactly_once.records import Decision, Extent, Marker, StateError
+from pykaproducer._exactly_once.records import BatchKey, Decision, Extent, Marker, StateError
 from pykaproducer._net.inspect import list_cluster
 from pykaproducer.config import Config
 from pykaproducer.delivery import TopicPartition
@@ -67,6 +67,24 @@ class SinkState:
         ]
         found = self._read(others, stable)
         return Decision.of([first, *(found.get(each, "") for each in others)])
+
+    def elsewhere(self) -> dict[str, BatchKey]:
+        """Return the last batch that was decided with each other state topic, by topic.
+
+        The prefix is to be used by one query in the whole cluster, but its state is found only by
+        the state topic, which is by default the topic that is written to.
+
+        Raises:
+            TransactionError, TransactionTimeoutError: as of ``TransactionControl.offsets()``.
+        """
+        group, own = self._names.decision(0, 1)
+        stored = self._control.offsets([group], stable=False, timeout=self._timeout)[group]
+        found = {}
+        for place, each in stored.items():
+            if place.topic != own.topic and place.partition == own.partition:
+                with contextlib.suppress(StateError):  # of another program
+                    found[place.topic] = Extent.of(each.metadata).key
+        return found
 
     def _damaged(self, group: str, error: StateError) -> StateMismatchError:
         return StateMismatchError(

@@ -94,7 +94,8 @@ def write_rows(
     """
     state = SinkState(control, setup.names, setup.call_timeout)
     last = state.decision()
-    check_decision(setup, key, last)
+    # The driver looks for queries with other state topics at each batch.
+    check_decision(setup, key, last, state.elsewhere() if last is None else {})
     points.reached("read", *place)
     if last is not None and last.key == key and _is_written(setup, last, place, control, state):
         count, checksum = rows.read()

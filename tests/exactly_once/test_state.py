@@ -56,6 +56,21 @@ def test_state_that_is_gone(query: MakeQuery) -> None:
     assert made.visible() == rows(0, 7, 8)
 
 
+def test_a_query_that_changes_its_topic(query: MakeQuery) -> None:
+    before = query()
+    before.write(0)
+    prefix = before.setup.names.prefix
+    with pytest.raises(StateMismatchError, match=f"set stateTopic to '{before.topic}'"):
+        query(prefix=prefix).task(1, four_tasks, 0)
+    trusting = query(prefix=prefix, start_without_state=True)
+    trusting.write(1)
+    assert trusting.visible() == rows(1)
+    # One micro-batch to several topics.
+    numbered = query(prefix=prefix, kind=WriteKind.NUMBERED)
+    numbered.write(1)
+    assert numbered.visible() == rows(1)
+
+
 def test_a_program_in_foreach_batch_may_skip_batches(query: MakeQuery) -> None:
     made = query(kind=WriteKind.NUMBERED)
     made.write(3)

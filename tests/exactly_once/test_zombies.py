@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 import pytest
@@ -106,8 +107,26 @@ def test_another_query_with_the_same_prefix(query: MakeQuery) -> None:
     made.write(0)
     with (
         made.twin(name="stranger") as stranger,
-        pytest.raises(PrefixInUseError, match="is used by query 'query', this is query 'stranger'"),
+        pytest.raises(
+            PrefixInUseError, match=r"is used by query 'query' .*, this is query 'stranger'"
+        ),
     ):
         stranger.task(1, four_tasks, 0)
     made.write(1)
     assert made.visible() == expected(2)
+
+
+def test_another_query_with_the_same_prefix_and_another_topic(query: MakeQuery) -> None:
+    """Their states are apart, but not their transactional ids."""
+    made = query()
+    stranger = query(prefix=made.setup.names.prefix, name="stranger")
+    begun = stranger.stage(0, four_tasks)
+    made.write(0)
+    with pytest.raises(PrefixInUseError, match=f"'query' .state topic '{made.topic}'"):
+        stranger.commit(0, begun)
+    with pytest.raises(PrefixInUseError, match=f"'query' .state topic '{made.topic}'"):
+        stranger.task(0, four_tasks, 0)
+    assert stranger.visible() == Counter()
+    made.write(1)
+    assert made.visible() == expected(2)
+    assert made.open_transactions() == []
