@@ -239,9 +239,9 @@ class BatchCommit:
             # accepts the write, and so it answers this read.
             if self._state.decision(stable=False) != last:
                 raise StateMismatchError(
-                    f"batch {decision.key.batch}: the broker that returned the last decision was "
-                    f"not up to date. Nothing of this attempt is visible. Run the query again: the "
-                    f"replay writes the batch, or finds it written"
+                    f"{self._what}: the broker that returned the last decision "
+                    f"was not up to date. Nothing of this attempt is visible. "
+                    f"{self._once_more}: that writes it, or finds it written"
                 )
             self._check_open(session, decision, last, began)
         except ExactlyOnceError:
@@ -271,7 +271,7 @@ class BatchCommit:
         )
         own, elapsed = found[session.transactional_id], (time.monotonic() - began) * 1000
         if not _is_open(own, session):
-            new = []  # it cannot be committed, which says why
+            new = []  # committing it will fail, and that error has the reason
         for token in new:
             each = found[self._id(token)]
             passed = own.start_ms + elapsed - each.start_ms
@@ -294,15 +294,11 @@ class BatchCommit:
 
     @property
     def _what(self) -> str:
-        return "the write" if self._is_single else f"batch {self._key.batch}"
+        return self._setup.what(self._key)
 
     @property
     def _once_more(self) -> str:
-        return (
-            f"Start it again with writeId {self._key.query!r}"
-            if self._is_single
-            else "Run the query again"
-        )
+        return self._setup.once_more(self._key)
 
     def _too_long(self, done: Sequence[TaskToken]) -> str:
         timeout_ms = self._setup.timeout_ms
@@ -348,10 +344,10 @@ class BatchCommit:
         fates = commit_decided(decision, self._setup, self._control, self._state)
         lost = of_fate(fates, Fate.LOST)
         if lost and self._state.decision() != decision:
-            # Its tasks may have replaced the markers.
+            # Tasks of the other driver may have replaced the markers: LOST is not certain.
             raise PrefixInUseError(
-                f"batch {decision.key.batch}: another driver with transactionalIdPrefix "
-                f"{self._names.prefix!r} took over after the batch was decided, and completes it"
+                f"{self._setup.what(decision.key)}: another driver with transactionalIdPrefix "
+                f"{self._names.prefix!r} took over after it was decided, and completes it"
             )
         if lost:
             rows = sum(each.rows for each in results if each.task in lost)
@@ -378,9 +374,9 @@ class BatchCommit:
         except PykaproducerError as error:
             # A failure here would let a batch that is visible be repeated.
             log.warning(
-                "batch %d is committed. Transactions that other attempts may have left open were "
-                "not aborted, and delay readers until they time out: %s",
-                self._key.batch,
+                "%s is committed. Transactions that other attempts may have left open were not "
+                "aborted, and delay readers until they time out: %s",
+                self._what,
                 error,
             )
 

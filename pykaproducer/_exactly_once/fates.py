@@ -1,4 +1,4 @@
-"""The ends of the transactions that a decision lists."""
+"""Ends the transactions that a decision lists, and finds out how they have ended."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ ENDED_BEFORE = frozenset(
     }
 )
 #: How long the first attempt to end transactions waits for coordinators (seconds). Each further
-#: attempt waits twice as long. So one that does not respond does not let the transactions of the
-#: others time out.
+#: attempt waits twice as long. Thus one that does not respond does not make the transactions of
+#: the others time out.
 _PATIENCE = 5.0
 #: The shortest timeout of an attempt (seconds).
 _LEAST = 1.0
@@ -65,9 +65,9 @@ def commit_decided(
     if open_ones:
         tasks = tasks_text([each.task for each in open_ones])
         raise ExactlyOnceError(
-            f"batch {decision.key.batch} is to be committed, but coordinators did not confirm the "
-            f"commit of {tasks} ({unsure[open_ones[0]].reason}). Run the query again: the replay "
-            f"of the batch completes it. Until then readers may see a part of it"
+            f"{setup.what(decision.key)} is to be committed, but coordinators did not confirm the "
+            f"commit of {tasks} ({unsure[open_ones[0]].reason}). {setup.once_more(decision.key)}: "
+            f"that completes it. Until then readers may see a part of it"
         )
     # ABORTED: the transaction timed out before.
     fates = {
@@ -111,9 +111,9 @@ def _by_markers(
 ) -> dict[int, Fate]:
     """Return the fates of *tokens* that their coordinators do not know any more.
 
-    Their markers tell. They are read without waiting for open transactions: a replay of the same
-    task may have left one open that contains the marker as well, and that this process itself has
-    to end. What is read is nevertheless final:
+    Their markers show whether they were committed. They are read without waiting for open
+    transactions: a replay of the same task may have left one open that contains the marker as well,
+    and that this process itself has to end. What is read is nevertheless final:
 
     1. The transactional id has been initialized again, or the transaction has timed out: otherwise
        its coordinator would know the token.

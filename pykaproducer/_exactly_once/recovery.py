@@ -40,8 +40,9 @@ def next_decision(
 
     Raises:
         PartialCommitError: a part of the batch is visible, and *results* cannot complete it.
-        StateMismatchError: tasks have not written rows that are not committed, or the number of
-            partitions of the state topic has changed.
+        StateMismatchError: tasks skipped their rows because the batch was committed, but another
+            driver has committed another batch since; or the number of partitions of the state
+            topic has changed.
     """
     if last is None or last.key != key:
         return _new(key, last, results)
@@ -49,7 +50,7 @@ def next_decision(
         return _new(key, last, results)  # it was decided without rows
     lost, committed = of_fate(fates, Fate.LOST), of_fate(fates, Fate.COMMITTED)
     if not lost:
-        _compare(last, results)
+        _warn_if_rows_differ(setup, last, results)
         return None
     if not committed:
         return _new(key, last, results)
@@ -57,25 +58,25 @@ def next_decision(
         tokens = {each.task: each for each in last.tokens if each.task in markers}
         tokens |= {each.task: each.token for each in results if each.task in lost and each.token}
         log.warning(
-            "batch %d: the transactions of %s timed out before they were committed; the replay "
-            "has written the rows again, which are committed now",
-            key.batch,
+            "%s: the transactions of %s timed out before they were committed; the replay has "
+            "written their rows again, and commits them next",
+            setup.what(key),
             tasks_text(lost),
         )
         return replace(last, tokens=tuple(tokens[task] for task in sorted(tokens)))
-    return _as_chosen(setup, key, last, results, lost, markers)
+    return _apply_on_partial_commit(setup, key, last, results, lost, markers)
 
 
-def _compare(last: Decision, results: Sequence[TaskResult]) -> None:
+def _warn_if_rows_differ(setup: Setup, last: Decision, results: Sequence[TaskResult]) -> None:
     """Warn if *results* are not the rows of the batch that is committed."""
     rows = sum(each.rows for each in results)
     checksum = sum(each.checksum for each in results) % _MODULUS
     if (rows, checksum) != (last.rows, last.checksum):
         log.warning(
-            "batch %d was committed before, with %s rows; this run of it has %s rows, not the same "
-            "ones, and nothing of them is written. Several writes of one batch need a "
-            "transactionalIdPrefix each; otherwise the query is not deterministic",
-            last.key.batch,
+            "%s was already committed, with %s rows. The %s rows of this run differ from them, and "
+            "were not written. Several writes of one batch need a transactionalIdPrefix each; "
+            "otherwise the query is not deterministic",
+            setup.what(last.key),
             f"{last.rows:,}",
             f"{rows:,}",
         )
@@ -137,7 +138,7 @@ def _replaces_lost(
     )
 
 
-def _as_chosen(
+def _apply_on_partial_commit(
     setup: Setup,
     key: BatchKey,
     last: Decision,
@@ -149,7 +150,8 @@ def _as_chosen(
     visible = sum(each.rows for each in markers.values())
     missing = last.rows - visible
     found = (
-        f"part of batch {key.batch} is visible: {visible:,} rows of {tasks_text(sorted(markers))}; "
+        f"a part of {setup.what(key)} is visible: {visible:,} rows of "
+        f"{tasks_text(sorted(markers))}; "
         f"{missing:,} rows of {tasks_text(lost)} are lost, because their transactions timed out "
         f"before they were committed. The replay has another layout ({len(results)} tasks instead "
         f"of {last.tasks}, or other rows in them), so the missing rows alone cannot be committed"
@@ -165,7 +167,7 @@ def _as_chosen(
             return _new(key, last, results)
         case OnPartialCommit.FAIL:
             raise PartialCommitError(
-                f"{found}. Run the query again with the parallelism that it had; or set "
-                f"onPartialCommit to duplicate (then the visible rows are there twice), or to skip "
-                f"(then the missing rows stay lost)"
+                f"{found}. {setup.once_more(key)} with the parallelism that it had; or set "
+                f"onPartialCommit to duplicate (the visible rows are then duplicated), or to skip "
+                f"(the missing rows then stay lost)"
             )

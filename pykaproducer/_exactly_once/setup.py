@@ -27,7 +27,7 @@ class OnPartialCommit(enum.Enum):
 
     #: Raise PartialCommitError.
     FAIL = "fail"
-    #: Write all rows of the replay. Those that were visible are then there twice.
+    #: Write all rows of the replay. Those that were visible are then duplicated.
     DUPLICATE = "duplicate"
     #: Consider the batch written. The other rows are lost.
     SKIP = "skip"
@@ -53,6 +53,16 @@ class Setup:
     call_timeout: float = 30.0
     #: The size of a group of transactions that the driver ends at the same time.
     ended_at_once: int = 256
+
+    def what(self, key: BatchKey) -> str:
+        """Return what is written, for errors."""
+        return "the write" if self.kind is WriteKind.SINGLE else f"batch {key.batch}"
+
+    def once_more(self, key: BatchKey) -> str:
+        """Return the sentence that asks the user to repeat the batch, without its full stop."""
+        if self.kind is WriteKind.SINGLE:
+            return f"Start it again with writeId {key.query!r}"
+        return "Run the query again"
 
 
 def check_decision(

@@ -16,7 +16,8 @@ from pykaproducer.delivery import TopicPartition
 from pykaproducer.transaction_control import CommittedOffset, TransactionControl
 from pykaproducer.transactions import PreparedTransaction
 
-#: How often a decision is read that is replaced in the meantime; see :meth:`SinkState.decision`.
+#: How many times to read a decision that is replaced during the read; see
+#: :meth:`SinkState.decision`.
 _READS = 5
 
 

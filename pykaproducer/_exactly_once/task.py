@@ -89,7 +89,8 @@ def write_rows(
         TaskResult: with a token, unless there are no rows, or they are committed already.
 
     Raises:
-        ExactlyOnceError: the batch does not fit what is committed; nothing was written.
+        ExactlyOnceError: the batch does not fit the committed state, an earlier decision could not
+            be completed, or the transaction cannot be used. Nothing of this attempt is visible.
         PykaproducerError: a row failed, or the brokers did not respond; the transaction is aborted.
     """
     state = SinkState(control, setup.names, setup.call_timeout)

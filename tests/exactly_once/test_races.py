@@ -134,7 +134,7 @@ def test_a_broker_that_was_replaced_gives_the_state(query: MakeQuery) -> None:
 
         def offsets(
             groups: Collection[str],
-            topics: Mapping[str, Collection[int]],
+            topics: Mapping[str, Collection[int]] | None = None,
             stable: bool = True,
             **others: Any,
         ) -> Any:
@@ -404,7 +404,7 @@ def test_other_rows_of_a_batch_that_is_committed(
     assert not caplog.text
     made.rows = lambda batch: [b"other"]  # type: ignore[method-assign]
     made.write(0, lambda row: 0)
-    assert "committed before, with 24 rows; this run of it has 1 rows" in caplog.text
+    assert "already committed, with 24 rows. The 1 rows of this run differ" in caplog.text
     assert "a transactionalIdPrefix each" in caplog.text
 
 

@@ -331,7 +331,7 @@ def test_a_write_with_an_id_is_repeated(
     assert not logged(caplog)
     assert write(df.limit(10), **given).repeated
     (record,) = logged(caplog)
-    assert "with 25,000 rows; this run of it has 10 rows, not the same ones" in record.getMessage()
+    assert "with 25,000 rows. The 10 rows of this run differ from them" in record.getMessage()
     assert visible(cluster, topic) == Counter(range(25_000))
 
 
