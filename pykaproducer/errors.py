@@ -382,8 +382,8 @@ class ProducerFencedError(TransactionFatalError, kafka_errors.ProducerFencedErro
     """The transactional id was taken over, or the transaction took too long.
 
     Either another producer uses the id, or an administrator has fenced this one, for example with
-    ``pykaproducer transactions fence``. Close this producer. Create another one if no other is to
-    have the id.
+    ``pykaproducer transactions fence``. Close this producer. Create a new one with the same
+    id only if no other producer is to use it.
     """
 
 

@@ -42,7 +42,7 @@ _NO_EFFECT: Final = {
     "there is only one level": "metrics.recording.level",
     _SERVERS: "metadata.recovery.strategy metadata.recovery.rebootstrap.trigger.ms",
     "it concerns consumers only": "client.rack",
-    "partitions with a long queue get fewer messages in any case": ""
+    "partitioner_adaptive_partitioning_enable avoids partitions with a long queue": ""
     "partitioner.availability.timeout.ms",
     _SSL: "ssl.provider ssl.keymanager.algorithm ssl.trustmanager.algorithm "
     "ssl.secure.random.implementation",
@@ -307,7 +307,7 @@ def _ignore_keys(found: Translation, name: str, text: str, others: dict[str, Any
     if text.lower() != "true":
         found.without_effect[name] = "keys are not ignored"
     elif others.get("partitioner.class"):
-        found.without_effect[name] = "as in Java, because partitioner.class is set"
+        found.without_effect[name] = "partitioner.class is set; it has no effect in Java either"
     else:
         found.settings.append((name, "partitioner", "sticky"))
 

@@ -398,7 +398,7 @@ TRANSACTIONAL_ID = Kind(
     "a non-empty string of at most 32767 bytes in UTF-8", _parse_transactional_id, str
 )
 ANYTHING = Kind("anything", lambda value: value, str)
-#: Java's default is -1 or its own; here it is the system's.
+#: -1 is the system's default, as in the Java client.
 BYTES = optional(
     replace(
         integer(1),

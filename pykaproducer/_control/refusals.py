@@ -44,7 +44,7 @@ _RIGHTS: dict[int, dict[int, str]] = {
 }
 
 _USED_SINCE = (
-    "another client has used the id since, or its timeout has passed; the transaction may have "
+    "another client has used the id since, or the transaction's timeout has passed; it may have "
     "been committed before"
 )
 #: Why a transaction may be committed although the coordinator refuses to end it.

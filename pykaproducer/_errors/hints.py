@@ -49,5 +49,5 @@ ADVICE: Final[dict[int, str]] = {
 ADVICE_IN_TRANSACTIONS: Final[dict[int, str]] = {
     # INVALID_PRODUCER_EPOCH
     47: "another client has probably taken over the transactional id, or the transaction has timed "
-    "out; abort_transaction() tells which",
+    "out; abort_transaction() reports which",
 }

@@ -1,4 +1,4 @@
-"""The errors of a write that is exactly once.
+"""The errors of an exactly-once write.
 
 *Visible* means here: to readers with ``isolation.level=read_committed``.
 """

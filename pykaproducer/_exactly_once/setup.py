@@ -1,4 +1,4 @@
-"""The options of a write that is exactly once, and the check of the last decision."""
+"""The options of an exactly-once write, and the check of the last decision."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class OnPartialCommit(enum.Enum):
 
 @dataclass(frozen=True)
 class Setup:
-    """The options of a write that is exactly once."""
+    """The options of an exactly-once write."""
 
     names: Names
     kind: WriteKind

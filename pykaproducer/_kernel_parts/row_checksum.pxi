@@ -1,6 +1,6 @@
 # A checksum of rows that does not depend on their order: the sum of a 64-bit hash of each.
 #
-# A write that is exactly once compares the rows of a batch with those of its replay. They need not
+# An exactly-once write compares the rows of a batch with those of its replay. They need not
 # come in the same order, nor in the same record batches.
 #
 # The hash is not keyed and not cryptographic. Source of its steps: "xxHash fast digest algorithm",

@@ -41,7 +41,7 @@ _Way = tuple[int | None, ...]
 
 
 class Check(NamedTuple):
-    """What the values of a field must be, which neither a cast nor fastavro says clearly."""
+    """A constraint on a field's values whose violation pyarrow and fastavro report unclearly."""
 
     way: _Way
     #: The field, as "place.x".

@@ -50,7 +50,7 @@ class RunningLoad:
     def __init__(
         self, job: Job, producer: Producer, part: str, look: Callable[[], None] | None
     ) -> None:
-        #: Called with the rows of each batch, as they are sent.
+        #: Called with each encoded batch before it is sent; None: not called.
         self.on_batch: Callable[[Any], None] | None = None
         self._job = job
         self._producer = producer

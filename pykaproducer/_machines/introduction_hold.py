@@ -31,12 +31,12 @@ class IntroductionHold:
     _FIRST = 0.001
     _LEAST = 0.00025
     _MOST_GUESSED = 0.004
-    #: A Produce waits for an answer for this long, and for all answers together.
+    #: How long a Produce waits for one response, and for all responses together.
     _MOST = 0.02
     _MOST_ASKED = 0.1
-    #: The first question comes after at least this time, as does each further one.
+    #: The least time before the first query, and between a response and the next query.
     _GAP = 0.001
-    #: After so many transactions that had been ended when first asked, guess again.
+    #: Guess again after this many consecutive transactions that the first query found complete.
     _NEEDLESS = 8
     #: After so many without an answer in time, do neither for a number of transactions.
     _IN_VAIN = 5

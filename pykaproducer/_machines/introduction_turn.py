@@ -35,7 +35,7 @@ class IntroductionTurn:
     Or others are always faster than B.
 
     2. A gives the turn back, and wakes B and C. C takes it first; and so on.
-    3. B has waited for 100 ms, as long as a leader repeats its question, and takes the turn from
+    3. B has waited for 100 ms, as long as a leader retries, and takes the turn from
        the worker that has it.
 
     Any worker may call any method, without a lock. Two that take the turn at the same time both go

@@ -241,7 +241,7 @@ class Touch:
     def claim_produce(self) -> bool:
         """Return whether the next Produce is the first one, also if offsets have been written.
 
-        Of two stages that ask at the same time both may be told so. Then the later answer counts.
+        If two stages call it at the same time, both may get True. Then the later response counts.
         """
         is_first, self._is_claimed = not self._is_claimed, True
         return is_first

@@ -113,7 +113,7 @@ class Clock:
     def after(self, timeout: float | None) -> float | None:
         """Return the deadline for a user's *timeout* in seconds, or None for None.
 
-        A negative timeout is as 0: what is there at once counts.
+        A negative timeout is treated as 0: only an immediate result counts.
 
         Raises:
             TypeError, ValueError: *timeout* is not a number.

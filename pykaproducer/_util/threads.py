@@ -134,7 +134,7 @@ def acquire_or_fork(clock: Clock, lock: _thread.LockType, deadline: float | None
     """Acquire *lock* as :func:`acquire` does, but not in the child of a fork.
 
     If a signal handler forks during the wait, return True in the child, where no thread would ever
-    release the lock. The caller looks which process it is in.
+    release the lock. The caller must check whether it is in the child.
     """
     _until_fork.add(lock)
     try:

@@ -128,7 +128,7 @@ def _add_once(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--transactional-id-prefix",
         metavar="PREFIX",
-        help="required with --exactly-once: begins the transactional ids and groups of the load; "
+        help="required with --exactly-once: the prefix of the load's transactional ids and groups; "
         "no other write may use it at the same time",
     )
     group.add_argument(

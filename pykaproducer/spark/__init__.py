@@ -11,7 +11,7 @@ summary is returned to the driver (:mod:`~pykaproducer.spark.sink`, or the calle
 as a file (:mod:`~pykaproducer.spark.reports`) if there is a listener
 (:mod:`~pykaproducer.spark.listener`).
 
-:mod:`~pykaproducer.spark.once` passes a write that is exactly once to its protocol, which is in
+:mod:`~pykaproducer.spark.once` passes an exactly-once write to its protocol, which is in
 ``pykaproducer/_exactly_once`` and knows nothing of Spark.
 
 :mod:`~pykaproducer.spark.load` is the part of ``pykaproducer load --spark`` that requires Spark,

@@ -160,7 +160,7 @@ def send(
         df (pyspark.sql.DataFrame): the source.
         settings: the producer's settings, by their Python names.
         job (Job): what to send.
-        once: the options of a write that is exactly once; None for at least once.
+        once: the options of an exactly-once write; None for at least once.
 
     Raises:
         SparkError: a task failed permanently.
@@ -219,7 +219,7 @@ class LoadRows:
         self._count = RowCount()
 
     def is_empty(self) -> bool:
-        """Return whether there are none; those read to find out are kept."""
+        """Return whether there are no rows. A batch that is read to find out is kept."""
         while self._first is None:
             origin = next(self._origins, None)
             if origin is None:

@@ -1,4 +1,4 @@
-"""Writes that are exactly once: the protocol in Spark's tasks and in its driver.
+"""Exactly-once writes: the protocol in Spark's tasks and in its driver.
 
 The protocol is in :mod:`pykaproducer._exactly_once`, without Spark. This module finds out which
 batch of which query is written, passes the results of tasks to the driver, and keeps the
@@ -37,13 +37,13 @@ _QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 
 #: The connections of this process to coordinators.
 _controls = KeptClients[TransactionControl](discard=TransactionControl.close)
-#: The prefixes with which this process has made the last commit, successfully.
+#: The prefixes with which the last commit of this process has succeeded.
 _committed: set[str] = set()
 
 
 @dataclass(frozen=True)
 class OnceWrite:
-    """A write that is exactly once."""
+    """An exactly-once write."""
 
     options: SinkOptions
     once: OnceOptions

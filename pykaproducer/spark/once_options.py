@@ -1,4 +1,4 @@
-"""The options of a write that is exactly once, checked when the write is planned.
+"""The options of an exactly-once write, checked when the write is planned.
 
 ========================= ==========================================================================
 ``exactlyOnce``           ``true``: write in transactions; default ``false``
@@ -42,7 +42,7 @@ DEFAULT_TIMEOUT_MS = 900_000
 
 @dataclass(frozen=True)
 class OnceOptions:
-    """The sink's options of a write that is exactly once."""
+    """The sink's options of an exactly-once write."""
 
     names: Names
     #: Whether ``stateTopic`` differs from ``topic``. It must exist; ``topic`` may be created by the

@@ -9,7 +9,7 @@
 ``progressDirectory``     streams: the directory of a :class:`ProgressListener`, which sets it
 ========================= ==========================================================================
 
-Those of writes that are exactly once are in :mod:`~pykaproducer.spark.once_options`, those of
+Those of exactly-once writes are in :mod:`~pykaproducer.spark.once_options`, those of
 values in Avro in :mod:`~pykaproducer.spark.value_options`.
 
 Spark itself adds ``path``, ``checkpointLocation`` and ``queryName``. The latter appears in log
@@ -167,7 +167,7 @@ def _checked(
 ) -> tuple[tuple[tuple[str, Any], ...], str]:
     """Return validated *settings* by canonical name, and a line on those without effect.
 
-    With *transactional_id*, those of a write that is exactly once. Each task replaces the id.
+    With *transactional_id*, those of an exactly-once write. Each task replaces the id.
     """
     try:
         resolved = resolve_options(settings)

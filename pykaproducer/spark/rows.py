@@ -21,7 +21,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 MOST_ROWS = 10_000
 MOST_BYTES = 4 * 2**20
 
-#: The size of a value that is not text or bytes.
+#: The assumed size of a value that is neither text nor bytes.
 _WORD = 8
 
 

@@ -35,7 +35,7 @@ class Commit(WriterCommitMessage):
     """The result of a task."""
 
     summary: Summary
-    #: Of a write that is exactly once.
+    #: Of an exactly-once write.
     once: OnceResult | None = None
     #: The id of the run of the streaming query; None if there is none.
     run: str | None = field(default_factory=run_of_task)
