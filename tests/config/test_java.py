@@ -53,7 +53,7 @@ metrics.num.samples | 2 | metrics_num_samples
 metrics.recording.level | INFO | no effect: there is only one level
 metrics.sample.window.ms | 30000 | metrics_sample_window_ms
 partitioner.adaptive.partitioning.enable | true | partitioner_adaptive_partitioning_enable
-partitioner.availability.timeout.ms | 0 | no effect: partitions with a long queue get fewer messages
+partitioner.availability.timeout.ms | 0 | no effect: partitioner_adaptive_partitioning_enable avoids
 partitioner.class | | no effect: the default is Java's
 partitioner.ignore.keys | false | no effect: keys are not ignored
 receive.buffer.bytes | -1 | receive_buffer_bytes
