@@ -64,7 +64,7 @@ def test_a_decision_is_read_as_it_was_written(decision: Decision) -> None:
     pieces = decision.pieces()
     assert Decision.of(pieces) == decision
     assert all(len(piece) <= PIECE for piece in pieces)
-    assert Extent.of(pieces[0]) == (len(pieces), decision.partitions)
+    assert Extent.of(pieces[0]) == (decision.key, len(pieces), decision.partitions)
 
 
 @given(KEYS, NUMBERS, NUMBERS, CHECKSUMS, NUMBERS, st.integers(0, 2**15 - 1))
