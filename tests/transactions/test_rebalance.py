@@ -56,7 +56,6 @@ class KafkaPythonMember:
     def __init__(self, servers: str, group: str, topic: str, pause_ms: int) -> None:
         self._topic = topic
         self.consumer = KafkaConsumer(
-            topic,
             bootstrap_servers=servers,
             group_id=group,
             enable_auto_commit=False,
@@ -68,6 +67,9 @@ class KafkaPythonMember:
             heartbeat_interval_ms=200,
             metadata_max_age_ms=1_000,
         )
+        # A member that joins before it has the topic's metadata may never get partitions.
+        until(lambda: self.consumer.partitions_for_topic(topic))
+        self.consumer.subscribe([topic])
         self.metadata = self.consumer.group_metadata
 
     def close(self) -> None:
