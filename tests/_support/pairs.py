@@ -1,0 +1,48 @@
+"""Pairs instead of products: a small part of a matrix, and the rest in ``tox -e full``.
+
+Most defects that a matrix finds need one or two of its parameters. A pairwise cover has each pair
+of values of two parameters at least once, in a fraction of the combinations.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pytest
+
+#: A value of two parameters: (column, value), (column, value), by index.
+Pair = tuple[tuple[int, int], tuple[int, int]]
+
+
+def _pairs_of(row: Sequence[int]) -> set[Pair]:
+    return set(itertools.combinations(enumerate(row), 2))
+
+
+def cover(rows: Iterable[Sequence[Any]]) -> list[int]:
+    """Return the indexes of the *rows* that cover each pair of values at least once, in order.
+
+    *rows* may be a product, or any part of one: pairs that no row has need no cover. Greedy, and
+    the same for the same rows in each process, as pytest-xdist requires.
+    """
+    rows = list(rows)
+    numbers: list[dict[Any, int]] = [{} for _ in range(max(map(len, rows), default=0))]
+    coded = [[numbers[c].setdefault(v, len(numbers[c])) for c, v in enumerate(r)] for r in rows]
+    open_pairs = set().union(*map(_pairs_of, coded))
+    found = []
+    while open_pairs:
+        best = max(range(len(rows)), key=lambda n: len(_pairs_of(coded[n]) & open_pairs))
+        open_pairs -= _pairs_of(coded[best])
+        found.append(best)
+    return sorted(found)
+
+
+def pairwise(rows: Iterable[Sequence[Any]]) -> list[Any]:
+    """Return *rows* for ``parametrize``, with the mark ``full`` for those outside the cover."""
+    rows = list(rows)
+    kept = set(cover(rows))
+    return [
+        pytest.param(*row, marks=() if number in kept else pytest.mark.full)
+        for number, row in enumerate(rows)
+    ]
