@@ -27,6 +27,7 @@ pytest_plugins = [
     "tests._support.fixtures.servers",
     "tests._support.fixtures.skips",
     "tests._support.fixtures.spark",
+    "tests._support.fixtures.tiers",
     "tests._support.fixtures.workers",
 ]
 

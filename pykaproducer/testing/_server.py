@@ -62,13 +62,17 @@ def server_properties(
     return "".join(f"{name}={_escape(value)}\n" for name, value in properties.items())
 
 
-def behind_proxy(ports: Ports, port: int, proxy: int) -> dict[str, str]:
-    """Return properties that add a listener on *port*, advertised with the *proxy*'s port."""
+def behind_proxies(ports: Ports, proxied: Sequence[tuple[int, int]]) -> dict[str, str]:
+    """Return properties that add a listener for each pair of its port and the proxy's port."""
+    names = [f"PROXIED{number}" for number in range(len(proxied))]
+    pairs = list(zip(names, proxied, strict=True))
+    added = "".join(f"{name}://{HOST}:{port}," for name, (port, _) in pairs)
+    advertised = "".join(f",{name}://{HOST}:{proxy}" for name, (_, proxy) in pairs)
     return {
-        "listeners": f"CLIENT://{HOST}:{ports.client},PROXIED://{HOST}:{port},"
-        f"CONTROLLER://{HOST}:{ports.controller}",
-        "advertised.listeners": f"CLIENT://{HOST}:{ports.client},PROXIED://{HOST}:{proxy}",
-        "listener.security.protocol.map": "CLIENT:PLAINTEXT,PROXIED:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "listeners": f"CLIENT://{HOST}:{ports.client},{added}CONTROLLER://{HOST}:{ports.controller}",
+        "advertised.listeners": f"CLIENT://{HOST}:{ports.client}{advertised}",
+        "listener.security.protocol.map": "".join(f"{name}:PLAINTEXT," for name in names)
+        + "CLIENT:PLAINTEXT,CONTROLLER:PLAINTEXT",
     }
 
 

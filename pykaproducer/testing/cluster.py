@@ -386,7 +386,8 @@ class KafkaCluster:
             extra = dict(self._properties)
             if self._proxies:
                 self._proxies[i].target = _server.HOST, mine[0]
-                extra |= _server.behind_proxy(ports[i], mine[0], self._proxies[i].port)
+            if proxied := self._proxied(i, mine):
+                extra |= _server.behind_proxies(ports[i], proxied)
             if self._secured is not None:
                 extra = self._secured.properties(ports[i], mine) | extra
             credentials = self._secured.credentials if self._secured else ()
@@ -405,6 +406,10 @@ class KafkaCluster:
             log_path = logs / f"broker-{i}.log"
             brokers.append(Broker(processes, i, ports[i].client, command, log_path, secured, disks))
         return brokers
+
+    def _proxied(self, i: int, ports: Sequence[int]) -> list[tuple[int, int]]:
+        """Return the ports of broker *i* that only proxies connect to, with the proxies' ports."""
+        return [(ports[0], self._proxies[i].port)] if self._proxies else []
 
     def _wait_ready(self, started: list[Broker]) -> None:
         """Wait until every running broker answers, and lists those just *started*."""

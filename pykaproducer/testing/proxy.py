@@ -53,14 +53,19 @@ class FaultProxy:
     - A command has taken effect when its method returns.
     - A fault affects nothing else: frames are forwarded completely and in order.
 
-    *watch*: the numbers in Kafka's protocol of the requests that :attr:`unanswered` lists.
+    *watch*: the numbers in Kafka's protocol of the requests that :attr:`unanswered` lists. *port*:
+    the port to listen on; 0 means any free one.
 
     Relies on: the port stays reserved even while the proxy does not listen (:meth:`refuse`),
     because a second socket is bound to it. This works only on Linux.
     """
 
     def __init__(
-        self, target: tuple[str, int] | None = None, *, watch: Collection[int] = (PRODUCE,)
+        self,
+        target: tuple[str, int] | None = None,
+        *,
+        watch: Collection[int] = (PRODUCE,),
+        port: int = 0,
     ) -> None:
         self.watched = frozenset(watch)
         #: Cuts for the next requests, with their API. Guarded by this lock, like the counters.
@@ -80,7 +85,7 @@ class FaultProxy:
         self._wake_receiver, self._wake_sender = socket.socketpair()
         self._wake_sender.setblocking(False)
         self._wake_receiver.setblocking(False)
-        self._keeper = _bound(0)
+        self._keeper = _bound(port)
         self.port: int = self._keeper.getsockname()[1]
         self._thread = threading.Thread(
             target=self._run, name=f"fault-proxy-{self.port}", daemon=True

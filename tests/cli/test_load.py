@@ -270,15 +270,15 @@ def test_servers_that_do_not_answer_are_named(tmp_path: pathlib.Path) -> None:
     assert "0 of 3 rows delivered" in done.stderr.decode()
 
 
-def test_an_interrupt_ends_it_soon(cluster: KafkaCluster, topic: str, tmp_path: Any) -> None:
+def test_an_interrupt_ends_it_soon(own_cluster: KafkaCluster, topic: str, tmp_path: Any) -> None:
     """With a full buffer, and no broker."""
-    cluster.create_topic(topic)
+    own_cluster.create_topic(topic)
     parquet.write_table(pyarrow.table({"value": ["x" * 1000] * 200_000}), tmp_path / "a.parquet")
-    cluster.kill(0)
+    own_cluster.kill(0)
     try:
         with subprocess.Popen(
             [
-                *command("load", "-t", topic, "--bootstrap-servers", cluster.bootstrap_servers),
+                *command("load", "-t", topic, "--bootstrap-servers", own_cluster.bootstrap_servers),
                 *(str(tmp_path / "a.parquet"), "-X", "buffer_memory=1000000"),
             ],
             stderr=subprocess.PIPE,
@@ -290,7 +290,7 @@ def test_an_interrupt_ends_it_soon(cluster: KafkaCluster, topic: str, tmp_path: 
             process.send_signal(signal.SIGTERM)
             rest = process.communicate(timeout=PATIENCE)[1]
     finally:
-        cluster.restart(0)
+        own_cluster.restart(0)
     assert process.returncode == 128 + signal.SIGTERM, first + rest
     assert "stopped by SIGTERM" in rest
 

@@ -258,11 +258,11 @@ def test_what_the_broker_refuses_is_kept_with_its_reason(
 # A full buffer -----------------------------------------------------------------------------------
 
 
-def test_a_full_buffer_is_waited_for(cluster: KafkaCluster, topic: str) -> None:
+def test_a_full_buffer_is_waited_for(own_cluster: KafkaCluster, topic: str) -> None:
     """The broker is stopped for longer than the buffer lasts; nothing is dropped."""
-    cluster.create_topic(topic)
+    own_cluster.create_topic(topic)
     data = b"".join(b"line %d\n" % number for number in range(50_000))
-    servers = cluster.bootstrap_servers
+    servers = own_cluster.bootstrap_servers
     readable, writable = os.pipe()
     with subprocess.Popen(
         command(
@@ -275,7 +275,7 @@ def test_a_full_buffer_is_waited_for(cluster: KafkaCluster, topic: str) -> None:
         os.close(readable)
         os.write(writable, b"the first\n")
         assert consume(servers, topic, 1)[0].value == b"the first"
-        cluster.pause(0)
+        own_cluster.pause(0)
         try:
             # More than the pipe holds: the writer blocks when the buffer is full.
             feeder = threading.Thread(target=_feed, args=(writable, data))
@@ -283,7 +283,7 @@ def test_a_full_buffer_is_waited_for(cluster: KafkaCluster, topic: str) -> None:
             feeder.join(1.0)
             assert feeder.is_alive()
         finally:
-            cluster.resume(0)
+            own_cluster.resume(0)
         feeder.join(PATIENCE)
         _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, err.decode()

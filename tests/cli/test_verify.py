@@ -43,10 +43,10 @@ def test_all_is_well(cluster: KafkaCluster, topic: str) -> None:
     assert figures["defects"] == dict.fromkeys(DEFECTS, 0)
 
 
-def test_through_a_bad_time(cluster: KafkaCluster, topic: str) -> None:
+def test_through_a_bad_time(own_cluster: KafkaCluster, topic: str) -> None:
     """Messages delivered by retries are in the log once, in order."""
-    cluster.create_topic(topic, 2)
-    servers = cluster.bootstrap_servers
+    own_cluster.create_topic(topic, 2)
+    servers = own_cluster.bootstrap_servers
     arguments = ["--count", "5000", "--rate", "500", "-X", "request_timeout_ms=300", "--json"]
     with subprocess.Popen(
         command("verify", "-t", topic, "--bootstrap-servers", servers, *arguments),
@@ -54,12 +54,12 @@ def test_through_a_bad_time(cluster: KafkaCluster, topic: str) -> None:
         stderr=subprocess.PIPE,
     ) as process:
         consume(servers, topic, 50)
-        cluster.pause(0)
+        own_cluster.pause(0)
         try:
             assert process.stderr is not None
             told = process.stderr.readline()
         finally:
-            cluster.resume(0)
+            own_cluster.resume(0)
         out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, err.decode()
     assert b"connection" in told

@@ -18,6 +18,18 @@ from .stream import PATIENCE, Stream
 COUNT = 20_000
 
 
+@pytest.fixture(scope="module")
+def cluster(own_cluster: KafkaCluster) -> KafkaCluster:
+    """Return brokers that may be stopped."""
+    return own_cluster
+
+
+@pytest.fixture(scope="module")
+def cluster3(own_cluster3: KafkaCluster) -> KafkaCluster:
+    """Return brokers that may be stopped."""
+    return own_cluster3
+
+
 # One broker is killed and restarted
 
 

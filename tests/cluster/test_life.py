@@ -22,6 +22,12 @@ from .readback import assert_in_log, read_log, read_values
 SOON = 30
 
 
+@pytest.fixture(scope="module")
+def cluster(own_cluster: KafkaCluster) -> KafkaCluster:
+    """Return brokers that may be stopped."""
+    return own_cluster
+
+
 # close()
 
 

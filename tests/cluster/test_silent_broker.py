@@ -20,6 +20,12 @@ SOON = 30
 # Deadlines
 
 
+@pytest.fixture(scope="module")
+def cluster(own_cluster: KafkaCluster) -> KafkaCluster:
+    """Return brokers that may be stopped."""
+    return own_cluster
+
+
 def test_one_message_may_have_a_deadline_of_its_own(cluster: KafkaCluster, topic: str) -> None:
     with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
         producer.send(topic, b"0").result(SOON)

@@ -10,20 +10,17 @@ from typing import Any
 import pytest
 
 from pykaproducer.testing import KafkaCluster
-from tests._support.fixtures.cluster import kafka_or_skip
+from tests._support.fixtures.cluster import FEATURES, PROCESS, service
+from tests._support.services import attached
 from tests.exactly_once.helper import Query
-from tests.transactions.helper import FEATURES, PROPERTIES
 
 _numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="session", params=sorted(FEATURES))
-def sink_cluster(request: pytest.FixtureRequest) -> Iterator[KafkaCluster]:
-    """Yield a broker; each protocol has one."""
-    kafka_or_skip()
-    features = FEATURES[request.param]
-    with KafkaCluster(properties=PROPERTIES, features=features, fast_start=True) as cluster:
-        yield cluster
+def sink_cluster(request: pytest.FixtureRequest) -> KafkaCluster:
+    """Return a broker that the run shares; each protocol has one."""
+    return attached(service(request.config, request.param))
 
 
 @pytest.fixture
@@ -32,7 +29,7 @@ def query(sink_cluster: KafkaCluster) -> Iterator[Callable[..., Query]]:
     with ExitStack() as made:
 
         def make(**options: Any) -> Query:
-            topic = f"rows-{next(_numbers)}"
+            topic = f"rows-{PROCESS}-{next(_numbers)}"
             sink_cluster.create_topic(topic, partitions=3)
             return made.enter_context(Query(sink_cluster.bootstrap_servers, topic, **options))
 

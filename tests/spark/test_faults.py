@@ -19,13 +19,13 @@ SOON = 300
 
 @pytest.mark.parametrize("once", [False, True], ids=["at least once", "exactly once"])
 def test_nothing_is_lost(
-    cluster: KafkaCluster, topic: str, tmp_path: pathlib.Path, tell: list[str], once: bool
+    own_cluster: KafkaCluster, topic: str, tmp_path: pathlib.Path, tell: list[str], once: bool
 ) -> None:
     for fault in FAULTS:
-        cluster.create_topic(f"{topic}-{fault}", partitions=3)
+        own_cluster.create_topic(f"{topic}-{fault}", partitions=3)
     meetings = {fault: Meeting(tmp_path / f"sign-{fault}") for fault in FAULTS}
     arguments = {
-        "servers": cluster.bootstrap_servers,
+        "servers": own_cluster.bootstrap_servers,
         "topic": topic,
         "local": str(tmp_path),
         "sign": str(tmp_path / "sign"),
@@ -35,14 +35,14 @@ def test_nothing_is_lost(
         for fault, meeting in meetings.items():
             meeting.wait(SOON)
             # The fault was in the middle: rows of the lost attempt are in the log.
-            wait_for_rows(cluster, f"{topic}-{fault}", FIRST_TASK, 3)
+            wait_for_rows(own_cluster, f"{topic}-{fault}", FIRST_TASK, 3)
             if fault != "broker":
                 meeting.go_on()
-        cluster.kill(0)
+        own_cluster.kill(0)
         try:
             meetings["broker"].go_on()
         finally:
-            cluster.restart(0)
+            own_cluster.restart(0)
         status = running.wait(SOON)
     log = (tmp_path / "log").read_text()
     assert status == 0, log[-5000:]
@@ -50,10 +50,10 @@ def test_nothing_is_lost(
     for fault in FAULTS:
         name = f"{topic}-{fault}"
         if once:
-            found = read(cluster.bootstrap_servers, name, "read_committed", range(3))
+            found = read(own_cluster.bootstrap_servers, name, "read_committed", range(3))
             assert sorted(map(int, found)) == list(range(ROWS))
             continue
-        counts = Counter(int(record.value or b"") for record in records(cluster, name, 3))
+        counts = Counter(int(record.value or b"") for record in records(own_cluster, name, 3))
         assert set(counts) == set(range(ROWS))
         # A restarted task writes its rows again; those of the other tasks are there once.
         again = sum(counts.values()) - ROWS

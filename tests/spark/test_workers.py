@@ -17,6 +17,12 @@ def registered(spark: Any) -> None:
     register(spark)
 
 
+@pytest.fixture(scope="module")
+def cluster(own_cluster: KafkaCluster) -> KafkaCluster:
+    """Return a broker whose connections are all from here."""
+    return own_cluster
+
+
 def test_connections_do_not_grow_with_batches(
     spark: Any, cluster: KafkaCluster, topic: str
 ) -> None:

@@ -9,13 +9,20 @@ import pytest
 
 from pykaproducer.testing import FakeClock, FaultProxy, KafkaCluster, ScriptedCluster
 from pykaproducer.testing._processes import tick
-from tests._support.fixtures.cluster import kafka_or_skip
-from tests.transactions.helper import FEATURES, PATIENCE, PROPERTIES, Kafka
+from tests._support.fixtures.cluster import FEATURES, PROPERTIES, kafka_or_skip, proxied
+from tests.transactions.helper import PATIENCE, Kafka
 
 
 @pytest.fixture(scope="session", params=sorted(FEATURES))
 def kafka(request: pytest.FixtureRequest) -> Iterator[Kafka]:
-    """Yield a broker; a test that stops it, or changes the proxy, must restore it."""
+    """Yield a broker that the run shares; a test that changes the proxy must restore it."""
+    for cluster, proxy in proxied(request.config, request.param):
+        yield Kafka(cluster, proxy, request.param)
+
+
+@pytest.fixture(scope="session", params=sorted(FEATURES))
+def own_kafka(request: pytest.FixtureRequest) -> Iterator[Kafka]:
+    """Yield a broker of this process; a test that stops it must restore it."""
     kafka_or_skip()
     with (
         FaultProxy() as proxy,

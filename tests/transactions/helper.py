@@ -14,6 +14,7 @@ from pykaproducer import Producer
 from pykaproducer._machines.transaction_calls import ControlCalls
 from pykaproducer.testing import FaultProxy, KafkaCluster
 from pykaproducer.testing._processes import tick
+from tests._support.fixtures.cluster import PROCESS
 from tests.pipeline.helper import pipeline_of
 
 #: How long a test waits for what must happen (seconds); only a hang takes as long.
@@ -21,14 +22,6 @@ PATIENCE = 60.0
 #: The timeout of transactions that must exceed it (milliseconds). Until then a message has to be
 #: delivered on a busy machine.
 SHORT_MS = 4_000
-#: The protocols by name: that of ``transaction.version`` 0 and 1, and that of 2 (KIP-890).
-FEATURES: dict[str, dict[str, int]] = {"TV1": {"transaction.version": 0}, "TV2": {}}
-#: The coordinator looks often for transactions that have timed out. Members may leave groups soon.
-PROPERTIES = {
-    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
-    "group.min.session.timeout.ms": "1000",
-}
-
 _numbers = itertools.count(1)
 
 
@@ -65,7 +58,10 @@ def calls_of(producer: Producer) -> ControlCalls:
 
 def transactional(servers: str, **settings: Any) -> Producer:
     """Return a producer with a separate transactional id, unless one is given."""
-    given = {"transactional_id": f"id-{next(_numbers)}", "retry_backoff_ms": 20} | settings
+    given = {
+        "transactional_id": f"id-{PROCESS}-{next(_numbers)}",
+        "retry_backoff_ms": 20,
+    } | settings
     return Producer(bootstrap_servers=servers, **given)
 
 

@@ -172,24 +172,24 @@ def in_thread(producer: Producer, ended: list[bool]) -> threading.Thread:
     return thread
 
 
-def test_the_coordinator_restarts(kafka: Kafka, topic: str) -> None:
+def test_the_coordinator_restarts(own_kafka: Kafka, topic: str) -> None:
     """In a transaction, and while one is committed."""
     ended: list[bool] = []
-    with kafka.producer() as producer:
+    with own_kafka.producer() as producer:
         producer.init_transactions()
         producer.begin_transaction()
         producer.send(topic, b"before", partition=0).result(PATIENCE)
-        kafka.cluster.restart(0)
+        own_kafka.cluster.restart(0)
         producer.send(topic, b"behind", partition=0)
         producer.send(topic, b"other", partition=1)
         producer.commit_transaction(PATIENCE)
         producer.begin_transaction()
         producer.send(topic, b"next", partition=0).result(PATIENCE)
-        kafka.cluster.kill(0)
+        own_kafka.cluster.kill(0)
         committing = in_thread(producer, ended)
-        kafka.cluster.restart(0)
+        own_kafka.cluster.restart(0)
         committing.join(PATIENCE)
         assert ended == [True]
         with producer.transaction():
             producer.send(topic, b"last", partition=0)
-    assert kafka.committed(topic) == [b"before", b"behind", b"next", b"last", b"other"]
+    assert own_kafka.committed(topic) == [b"before", b"behind", b"next", b"last", b"other"]
