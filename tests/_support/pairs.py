@@ -1,4 +1,4 @@
-"""Pairs instead of products: a small part of a matrix, and the rest in ``tox -e full``.
+"""A part of a long list or of a matrix for the default tier, and the rest in ``tox -e full``.
 
 Most defects that a matrix finds need one or two of its parameters. A pairwise cover has each pair
 of values of two parameters at least once, in a fraction of the combinations.
@@ -27,6 +27,8 @@ def cover(rows: Iterable[Sequence[Any]]) -> list[int]:
     the same for the same rows in each process, as pytest-xdist requires.
     """
     rows = list(rows)
+    if rows and len(rows[0]) < 2:
+        return list(range(len(rows)))
     numbers: list[dict[Any, int]] = [{} for _ in range(max(map(len, rows), default=0))]
     coded = [[numbers[c].setdefault(v, len(numbers[c])) for c, v in enumerate(r)] for r in rows]
     open_pairs = set().union(*map(_pairs_of, coded))
@@ -45,4 +47,17 @@ def pairwise(rows: Iterable[Sequence[Any]]) -> list[Any]:
     return [
         pytest.param(*row, marks=() if number in kept else pytest.mark.full)
         for number, row in enumerate(rows)
+    ]
+
+
+def partly(values: Iterable[Any], kept: Iterable[Any]) -> list[Any]:
+    """Return *values* for ``parametrize``, with the mark ``full`` for those that are not *kept*.
+
+    Raises :class:`ValueError` if a value to keep does not exist.
+    """
+    values, kept = list(values), list(kept)
+    if missing := [value for value in kept if value not in values]:
+        raise ValueError(f"{missing} are not among {values}")
+    return [
+        value if value in kept else pytest.param(value, marks=pytest.mark.full) for value in values
     ]

@@ -94,6 +94,7 @@ def by_id(values: list[bytes | None]) -> list[dict[str, Any]]:
 # Values -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_bare_records(spark: Any, cluster: KafkaCluster, topic: str) -> None:
     cluster.create_topic(topic)
     save(orders(spark, 1000), cluster, topic=topic, valueFormat="avro", valueSchema=SCHEMA)
@@ -119,6 +120,7 @@ def test_the_wire_format_of_a_registry(
     assert len(registry.asked) == 1
 
 
+@pytest.mark.full
 def test_each_type_as_java_reads_it(spark: Any, cluster: KafkaCluster, topic: str) -> None:
     cluster.create_topic(topic)
     fields: dict[str, Any] = {
@@ -193,6 +195,7 @@ def test_each_type_as_java_reads_it(spark: Any, cluster: KafkaCluster, topic: st
     }
 
 
+@pytest.mark.full
 def test_a_null_value_is_a_tombstone(spark: Any, cluster: KafkaCluster, topic: str) -> None:
     cluster.create_topic(topic)
     df = orders(spark, 1000, 1).selectExpr("key", "IF(value.id % 3 = 0, NULL, value) AS value")
@@ -205,6 +208,7 @@ def test_a_null_value_is_a_tombstone(spark: Any, cluster: KafkaCluster, topic: s
             assert decoded(split(record.value or b"")[1])["id"] == number
 
 
+@pytest.mark.full
 def test_only_tombstones(spark: Any, cluster: KafkaCluster, topic: str) -> None:
     cluster.create_topic(topic)
     df = orders(spark, 10).selectExpr("key", "IF(value.id < 0, value, NULL) AS value")
@@ -323,6 +327,7 @@ def lines_in(spark: Any, directory: pathlib.Path) -> Any:
     )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("once", [False, True])
 def test_a_stream_needs_the_registry_only_once(
     spark: Any,
@@ -358,6 +363,7 @@ def test_a_stream_needs_the_registry_only_once(
     assert len(registry.asked) == 1
 
 
+@pytest.mark.full
 def test_a_write_that_is_exactly_once_is_repeated(
     spark: Any, cluster: KafkaCluster, topic: str
 ) -> None:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import pathlib
 import re
 
+import pytest
+
 from pykaproducer.testing import KafkaCluster
 from tests.transactions.helper import read
 
 from .helper import application, values
+
+pytestmark = pytest.mark.full
 
 SOON = 300
 

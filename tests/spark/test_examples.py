@@ -23,6 +23,8 @@ from tests.cluster.readback import Record
 
 from .helper import records
 
+pytestmark = pytest.mark.full
+
 EXAMPLE = pathlib.Path(__file__).parents[2] / "examples" / "access_log.py"
 
 #: How long a whole Spark may take on a busy machine (seconds).

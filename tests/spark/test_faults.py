@@ -17,7 +17,13 @@ from .helper import Meeting, application, records, wait_for_rows
 SOON = 300
 
 
-@pytest.mark.parametrize("once", [False, True], ids=["at least once", "exactly once"])
+@pytest.mark.parametrize(
+    "once",
+    [
+        pytest.param(False, id="at least once", marks=pytest.mark.full),
+        pytest.param(True, id="exactly once"),
+    ],
+)
 def test_nothing_is_lost(
     own_cluster: KafkaCluster, topic: str, tmp_path: pathlib.Path, tell: list[str], once: bool
 ) -> None:

@@ -13,6 +13,8 @@ import pytest
 from tests._support.effort import NIGHTLY
 from tests._support.fixtures.spark import spark_environment
 
+pytestmark = pytest.mark.full
+
 ROOT = Path(__file__).parents[2]
 #: The driver makes two cases.
 BATCH_VICTIMS, BATCH_CASES = (["driver", "worker"], 3) if NIGHTLY else (["worker"], 1)

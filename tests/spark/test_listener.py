@@ -69,6 +69,7 @@ def test_summaries_are_those_of_the_log_after_a_restart(
     assert total.rows == len(records(cluster, topic, 2)) == sum(sizes)
 
 
+@pytest.mark.full
 def test_batches_that_are_exactly_once(
     spark: Any, cluster: KafkaCluster, topic: str, tmp_path: pathlib.Path
 ) -> None:
@@ -85,6 +86,7 @@ def test_batches_that_are_exactly_once(
     assert [(s.rows, s.repeated) for _, s in reports] == [(10, False), (0, True)]
 
 
+@pytest.mark.full
 def test_an_exception_in_the_callback_harms_nothing(
     spark: Any,
     cluster: KafkaCluster,
@@ -118,6 +120,7 @@ def test_an_exception_in_the_callback_harms_nothing(
     assert seen == [10, 10]
 
 
+@pytest.mark.full
 def test_other_queries_are_not_reported(
     spark: Any, cluster: KafkaCluster, topic: str, tmp_path: pathlib.Path
 ) -> None:
@@ -156,6 +159,7 @@ def test_the_example_of_the_guide(
     assert f"{topic}[0]: 10 rows, 10 bytes, offsets 0 to 9\n" in out
 
 
+@pytest.mark.full
 def test_a_server_on_another_machine(spark: Any, tmp_path: pathlib.Path) -> None:
     """Spark Connect; here Spark does not see the directory because it does not exist."""
     check_shared(spark, str(tmp_path))

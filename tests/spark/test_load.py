@@ -14,6 +14,7 @@ from pyarrow import parquet
 from pykaproducer.cli import main
 from pykaproducer.testing import KafkaCluster
 from tests._support.fixtures.spark import spark_environment
+from tests._support.pairs import partly
 from tests.transactions.helper import read
 
 from .helper import records, values
@@ -63,7 +64,7 @@ def test_both_modes_make_the_same_messages(
     assert len(messages(topic)) == 1000
 
 
-@pytest.mark.parametrize("kind", ["csv", "jsonl", "orc", "table", "sql"])
+@pytest.mark.parametrize("kind", partly(["csv", "jsonl", "orc", "table", "sql"], ["csv", "sql"]))
 def test_what_spark_reads(
     kind: str, spark: Any, cluster: KafkaCluster, topic: str, tmp_path: pathlib.Path
 ) -> None:
@@ -86,6 +87,7 @@ def test_what_spark_reads(
     ]
 
 
+@pytest.mark.full
 def test_a_selection_without_a_column_has_a_message_for_each_row(
     spark: Any, cluster: KafkaCluster, topic: str
 ) -> None:
@@ -122,6 +124,7 @@ def test_spark_reads_files_as_the_embedded_load_does(
     assert len(values(cluster, topic)) <= 6
 
 
+@pytest.mark.full
 def test_refused_rows_are_kept(
     spark: Any,
     cluster: KafkaCluster,
@@ -169,6 +172,7 @@ def test_a_mistake_is_told(
     assert "Traceback" not in said
 
 
+@pytest.mark.full
 def test_spark_submit_runs_the_script(
     cluster: KafkaCluster,
     topic: str,
@@ -225,6 +229,7 @@ def test_a_load_that_is_exactly_once(
     assert sorted(map(int, found)) == list(range(1000))
 
 
+@pytest.mark.full
 def test_a_rejected_row_makes_all_rows_invisible(
     spark: Any,
     cluster: KafkaCluster,

@@ -13,10 +13,14 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+import pytest
+
 from pykaproducer.testing import KafkaCluster
 from pykaproducer.testing._processes import tick
 from tests._support.fixtures.spark import spark_environment
 from tests.transactions.helper import read
+
+pytestmark = pytest.mark.full
 
 EXAMPLE = pathlib.Path(__file__).parents[2] / "examples" / "spark" / "payments.py"
 #: How long a Spark application may take on a busy machine (seconds).

@@ -41,6 +41,7 @@ from pykaproducer.spark.sink import BatchSink, BatchWrite, StreamSink, StreamWri
 from pykaproducer.spark.writers import receives_arrow
 from pykaproducer.testing import KafkaCluster
 from pyspark_pykaproducer import DefaultSource
+from tests._support.pairs import partly
 
 from .helper import records, values
 from .test_exactly_once import visible
@@ -143,7 +144,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", partly(CASES, ["text", "headers", "timestamp", "int"]))
 def test_the_messages_are_those_of_arrow_batches(
     spark: Any, cluster: KafkaCluster, topic: str, case: str
 ) -> None:
@@ -160,6 +161,7 @@ def test_the_messages_are_those_of_arrow_batches(
     assert found[ROWS] == found[DEFAULT]
 
 
+@pytest.mark.full
 def test_without_a_timestamp_it_is_the_time_of_sending(
     spark: Any, cluster: KafkaCluster, topic: str
 ) -> None:
@@ -171,6 +173,7 @@ def test_without_a_timestamp_it_is_the_time_of_sending(
     assert before <= records(cluster, topic)[0].timestamp <= time.time() * 1000
 
 
+@pytest.mark.full
 def test_each_row_may_sinkits_topic(spark: Any, cluster: KafkaCluster, topic: str) -> None:
     for number in range(2):
         cluster.create_topic(f"{topic}-{number}")
@@ -183,6 +186,7 @@ def test_each_row_may_sinkits_topic(spark: Any, cluster: KafkaCluster, topic: st
         assert sorted(found) == list(range(number, 30_000, 2))
 
 
+@pytest.mark.full
 def test_nothing_is_a_write_too(spark: Any, cluster: KafkaCluster, topic: str) -> None:
     cluster.create_topic(topic)
     df = spark.range(0).selectExpr("CAST(id AS STRING) AS value")
@@ -200,6 +204,7 @@ def test_a_row_that_fails_is_named(spark: Any, cluster: KafkaCluster, topic: str
         save(df, ROWS, cluster, None)
 
 
+@pytest.mark.full
 def test_a_row_that_fails_may_be_a_dead_letter(
     spark: Any, cluster: KafkaCluster, topic: str
 ) -> None:
@@ -257,6 +262,7 @@ def stream(
     assert query.exception() is None
 
 
+@pytest.mark.full
 def test_a_stream_stops_and_goes_on(
     spark: Any, cluster: KafkaCluster, topic: str, tmp_path: pathlib.Path
 ) -> None:
@@ -276,6 +282,7 @@ def test_a_stream_with_a_wrong_option_ends(
         stream(spark, cluster, topic, tmp_path, ROWS, topics="t")
 
 
+@pytest.mark.full
 def test_each_micro_batch_may_be_written_by_a_function(
     spark: Any, cluster: KafkaCluster, topic: str, tmp_path: pathlib.Path
 ) -> None:
@@ -306,6 +313,7 @@ def logged(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
     return [each for each in caplog.records if each.name.startswith("pykaproducer")]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("sink", [ROWS, DEFAULT])
 def test_a_write_with_an_id_is_repeated(
     spark: Any,
@@ -335,6 +343,7 @@ def test_a_write_with_an_id_is_repeated(
     assert visible(cluster, topic) == Counter(range(25_000))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("sinks", [(ROWS, ROWS), (ROWS, DEFAULT), (DEFAULT, ROWS)])
 def test_a_stream_is_visible_once(
     spark: Any, cluster: KafkaCluster, topic: str, tmp_path: pathlib.Path, sinks: tuple[str, str]
