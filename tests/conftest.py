@@ -20,6 +20,7 @@ pytest_plugins = [
     "tests._support.fixtures.cluster",
     "tests._support.fixtures.coverage",
     "tests._support.fixtures.gil",
+    "tests._support.fixtures.keeping",
     "tests._support.fixtures.kerberos",
     "tests._support.fixtures.leaks",
     "tests._support.fixtures.log",

@@ -16,6 +16,7 @@ from pykaproducer.testing import KafkaCluster
 from .helper import PATIENCE, command, run
 
 
+@pytest.mark.kafka
 def test_on_a_broker_of_its_own() -> None:
     done = run("demo", "--lines", "3000", "--partitions", "4")
     assert done.returncode == 0, done.stderr.decode()

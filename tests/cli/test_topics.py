@@ -173,6 +173,7 @@ def test_a_topic_that_the_cluster_rejects(
     assert err.count("\n") == 1
 
 
+@pytest.mark.kafka
 def test_a_topic_that_this_client_may_not_create(
     topic: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -284,6 +284,7 @@ def test_a_long_wait_says_why(capsys: pytest.CaptureFixture[str]) -> None:
     assert reason in last
 
 
+@pytest.mark.kafka
 def test_rights_that_are_missing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     security = Security("SASL_PLAINTEXT", mechanism="PLAIN", authorize=True)
     with KafkaCluster(security=security, fast_start=True) as secured:

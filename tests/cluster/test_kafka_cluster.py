@@ -176,6 +176,7 @@ def test_a_cluster_has_at_least_one_broker(brokers: int) -> None:
         KafkaCluster(brokers)
 
 
+@pytest.mark.full
 def test_a_broker_that_ends_while_it_starts_is_reported_with_its_log(temporary: Path) -> None:
     expected = pytest.raises(ClusterError, match=r"exited with status 1(.|\n)*log\.segment\.bytes")
     with expected, KafkaCluster(properties={"log.segment.bytes": "many"}):
@@ -198,6 +199,7 @@ def test_a_broker_that_has_just_ended_is_not_taken_for_one_that_need_not_run(
         pass
 
 
+@pytest.mark.full
 def test_a_broker_that_is_not_ready_in_time_is_reported(temporary: Path) -> None:
     expected = pytest.raises(ClusterError, match=r"not ready within 0\.05 s")
     with expected, KafkaCluster(startup_timeout=0.05):
@@ -205,6 +207,7 @@ def test_a_broker_that_is_not_ready_in_time_is_reported(temporary: Path) -> None
     assert list(temporary.iterdir()) == []
 
 
+@pytest.mark.full
 def test_logs_and_further_properties(tmp_path: Path) -> None:
     properties = {"auto.create.topics.enable": "false", "log.dir": "C:\\ é"}
     with KafkaCluster(properties=properties, log_dir=tmp_path / "logs", fast_start=True) as cluster:
@@ -215,6 +218,7 @@ def test_logs_and_further_properties(tmp_path: Path) -> None:
     assert "log.dir = [C:\\ " in log
 
 
+@pytest.mark.full
 def test_a_port_that_was_taken_meanwhile_costs_a_second_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -238,6 +242,7 @@ def test_a_port_that_was_taken_meanwhile_costs_a_second_start(
             assert cluster.brokers[0].port != taken.getsockname()[1]
 
 
+@pytest.mark.full
 def test_the_port_that_is_wanted() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -311,6 +316,7 @@ def test_a_killed_broker_comes_back_on_its_port_with_its_data(one: KafkaCluster)
     assert read(one, "kept", 2) == [b"before", b"after"]
 
 
+@pytest.mark.full
 def test_a_terminated_broker_ends_by_itself(one: KafkaCluster) -> None:
     (broker,) = one.brokers
     one.pause(0)
@@ -362,6 +368,7 @@ def test_three_brokers_replicate_and_take_over(three: KafkaCluster) -> None:
     three.restart(successor)
 
 
+@pytest.mark.full
 def test_a_whole_cluster_comes_back(three: KafkaCluster) -> None:
     three.create_topic("survivor")
     write(three, "survivor", b"before")
@@ -384,6 +391,7 @@ def partition_on_the_last_disk(cluster: KafkaCluster, topic: str) -> tuple[int, 
     return next((p, i) for p, i in leaders.items() if cluster.disk_of(i, topic, p) == 1)
 
 
+@pytest.mark.full
 def test_all_partitions_of_a_failed_disk_get_another_leader(three: KafkaCluster) -> None:
     """Also those created a moment ago, whose disks the controller has yet to learn."""
     three.create_topic("fresh", partitions=24)
@@ -412,6 +420,7 @@ def test_a_failed_disk_takes_its_partitions_away_until_the_restart(three: KafkaC
     write(three, "disks", b"value", hit)
 
 
+@pytest.mark.full
 def test_a_disk_fails_although_the_broker_creates_a_partition_there_in_that_moment(
     three: KafkaCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -515,6 +524,7 @@ def test_a_forked_child_neither_ends_nor_controls_its_parents_cluster() -> None:
     assert lines[1:] == ["True", "0"]
 
 
+@pytest.mark.full
 @linux
 def test_the_brokers_end_with_their_guard(temporary: Path) -> None:
     cluster = KafkaCluster(fast_start=True).start()

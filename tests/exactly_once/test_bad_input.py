@@ -61,6 +61,7 @@ def test_a_stage_that_takes_too_long(
         assert sum(patient.visible().values()) == ROWS
 
 
+@pytest.mark.kafka
 def test_the_rights_that_the_guide_lists() -> None:
     """Each that is missing is named, and all of them are enough."""
     kafka_or_skip()

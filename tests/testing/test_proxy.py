@@ -437,6 +437,7 @@ def test_close_ends_everything_in_any_state(server: Server, state: str) -> None:
         proxy.restore()
 
 
+@pytest.mark.kafka
 def test_a_cluster_has_as_many_proxies_as_brokers(proxy: FaultProxy) -> None:
     with pytest.raises(ValueError, match="2 brokers need 2 proxies, not 1"):
         KafkaCluster(2, proxies=[proxy])

@@ -15,6 +15,7 @@ from pykaproducer.testing import KafkaCluster
 from .helper import assert_once, environment, free_port, load, running, stop_after, tool
 
 
+@pytest.mark.full
 def test_what_it_accepts_is_in_the_log_once_also_when_it_is_stopped_under_load(
     cluster: KafkaCluster, topic: str, tmp_path: pathlib.Path
 ) -> None:

@@ -13,6 +13,8 @@ from tests._support.programs import exists
 
 from .helper import SOON, assert_once, environment, running, tool
 
+pytestmark = pytest.mark.full
+
 FILL = """
 from tasks import send
 for number in range({count}):

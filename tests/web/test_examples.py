@@ -24,6 +24,8 @@ from .helper import (
     tool,
 )
 
+pytestmark = pytest.mark.full
+
 EXAMPLES = ROOT / "examples"
 REQUESTS = 300
 

@@ -11,6 +11,8 @@ from pykaproducer.testing import KafkaCluster
 
 from .helper import assert_once, environment, running
 
+pytestmark = pytest.mark.full
+
 PROGRAM = """
 import concurrent.futures, multiprocessing, os, sys, threading
 from pykaproducer import Producer

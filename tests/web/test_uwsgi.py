@@ -17,6 +17,7 @@ from .helper import assert_once, environment, free_port, in_the_log, load, runni
 GRACEFULLY = ["--hook-master-start", "unix_signal:15 gracefully_kill_them_all"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "options",
     [["--threads", "2"], ["--enable-threads", "--lazy-apps"]],
@@ -49,6 +50,7 @@ def test_what_it_accepts_is_in_the_log_once_also_when_it_is_stopped_under_load(
     assert "die-on-term" not in server.output
 
 
+@pytest.mark.full
 def test_a_way_of_ending_that_loses_messages_is_warned_of(
     cluster: KafkaCluster, topic: str, tmp_path: pathlib.Path
 ) -> None:
