@@ -18,6 +18,7 @@ from tests._support.effort import NIGHTLY
 
 pytest_plugins = [
     "tests._support.fixtures.cluster",
+    "tests._support.fixtures.collecting",
     "tests._support.fixtures.coverage",
     "tests._support.fixtures.gil",
     "tests._support.fixtures.keeping",

@@ -14,7 +14,9 @@ from pykaproducer import Producer
 from pykaproducer._machines.transaction_calls import ControlCalls
 from pykaproducer.testing import FaultProxy, KafkaCluster
 from pykaproducer.testing._processes import tick
+from tests._support.fixtures.cluster import FEATURES as FEATURES
 from tests._support.fixtures.cluster import PROCESS
+from tests._support.fixtures.cluster import PROPERTIES as PROPERTIES
 from tests.pipeline.helper import pipeline_of
 
 #: How long a test waits for what must happen (seconds); only a hang takes as long.
