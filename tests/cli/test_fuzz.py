@@ -212,6 +212,7 @@ def test_any_properties_file(content: bytes) -> None:
         assert told.startswith("pykaproducer: "), ended
 
 
+@pytest.mark.full
 @tries(100, 0.05)
 @given(contents)
 def test_what_is_read_of_a_properties_file(content: bytes) -> None:
@@ -226,6 +227,7 @@ def test_what_is_read_of_a_properties_file(content: bytes) -> None:
     assert all(isinstance(each, str) for pair in read.items() for each in pair)
 
 
+@pytest.mark.full
 @tries(40, 0.05)
 @given(
     st.one_of(

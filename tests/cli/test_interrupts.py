@@ -13,6 +13,7 @@ import pytest
 
 from pykaproducer.testing import KafkaCluster
 from tests._support.consumer import consume
+from tests._support.pairs import partly
 
 from .helper import NOWHERE, PATIENCE, command, end_of
 
@@ -76,7 +77,9 @@ def again_and_again(process: subprocess.Popen[bytes]) -> None:
         return
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number", partly([signal.SIGINT, signal.SIGTERM, signal.SIGHUP], [signal.SIGTERM])
+)
 def test_what_was_read_is_delivered_or_kept(
     number: signal.Signals, cluster: KafkaCluster, topic: str, tmp_path: pathlib.Path
 ) -> None:

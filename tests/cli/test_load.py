@@ -270,6 +270,7 @@ def test_servers_that_do_not_answer_are_named(tmp_path: pathlib.Path) -> None:
     assert "0 of 3 rows delivered" in done.stderr.decode()
 
 
+@pytest.mark.full
 def test_an_interrupt_ends_it_soon(own_cluster: KafkaCluster, topic: str, tmp_path: Any) -> None:
     """With a full buffer, and no broker."""
     own_cluster.create_topic(topic)

@@ -197,6 +197,7 @@ def test_lines_that_are_too_long_are_kept_and_the_others_arrive(
     assert [record.value for record in records] == [b"first", b"second", b"third"]
 
 
+@pytest.mark.full
 def test_a_line_longer_than_memory_passes_through(tmp_path: pathlib.Path) -> None:
     """A gigabyte without a line ending is neither held in memory nor cut short."""
     size = 1 << 30

@@ -268,6 +268,7 @@ def test_others_do_no_harm() -> None:
 # The ledger ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_many_messages_take_one_segment() -> None:
     ledger = Ledger()
     count = 4 * SEGMENT

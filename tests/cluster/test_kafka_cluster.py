@@ -351,6 +351,7 @@ def test_a_broker_that_does_not_exist(one: KafkaCluster) -> None:
         one.pause(-1)
 
 
+@pytest.mark.full
 def test_three_brokers_replicate_and_take_over(three: KafkaCluster) -> None:
     assert [broker.id for broker in three.brokers] == [0, 1, 2]
     assert len(three.bootstrap_servers.split(",")) == 3
@@ -406,6 +407,7 @@ def test_all_partitions_of_a_failed_disk_get_another_leader(three: KafkaCluster)
     three.restart(0)
 
 
+@pytest.mark.full
 def test_a_failed_disk_takes_its_partitions_away_until_the_restart(three: KafkaCluster) -> None:
     hit, leader = partition_on_the_last_disk(three, "disks")
     three.fail_disk(leader)

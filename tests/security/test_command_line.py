@@ -37,7 +37,7 @@ def properties(secured: KafkaCluster, tmp_path: pathlib.Path) -> str:
         ["verify", "--count", "500", "-t"],
         ["perf", "--num-records", "500", "-t"],
         ["topics", "describe", "--offsets"],
-        ["demo", "--lines", "500", "--topic"],
+        pytest.param(["demo", "--lines", "500", "--topic"], marks=pytest.mark.full),
     ],
     ids=lambda arguments: arguments[0],
 )

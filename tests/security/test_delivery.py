@@ -206,12 +206,14 @@ def undisturbed(
     return unwanted
 
 
+@pytest.mark.full
 def test_authenticating_again_under_load_loses_nothing(secured: KafkaCluster, topic: str) -> None:
     settings = secured.settings(listener=On.SHORT_SESSIONS)
     # The metadata connection does so as well, so the other one did it more than once.
     assert undisturbed(secured, f"again-{topic}", settings, times=5) == []
 
 
+@pytest.mark.full
 def test_a_token_is_renewed_before_it_ends(secured: KafkaCluster, topic: str) -> None:
     tokens = UnsecuredTokens("alice", lifetime=2.0)
     settings = secured.settings(listener=On.SHORT_TOKENS, sasl_oauth_token_provider=tokens)

@@ -236,6 +236,7 @@ def answer(
     )
 
 
+@pytest.mark.full
 def test_tokens_are_renewed_in_time_under_load(
     secured: KafkaCluster, token_server: TokenServer, topic: str
 ) -> None:

@@ -26,8 +26,10 @@ def post_fork(server, worker):
     "options",
     [
         ["--preload", "--worker-class", "sync"],
-        ["--preload", "--worker-class", "gthread", "--threads", "4"],
-        ["--worker-class", "gevent_worker.Worker"],
+        pytest.param(
+            ["--preload", "--worker-class", "gthread", "--threads", "4"], marks=pytest.mark.full
+        ),
+        pytest.param(["--worker-class", "gevent_worker.Worker"], marks=pytest.mark.full),
     ],
     ids=["preload-sync", "preload-gthread", "gevent-with-threads"],
 )
@@ -54,6 +56,7 @@ def test_what_it_accepts_is_in_the_log_once_also_when_it_is_stopped_under_load(
     assert in_the_log(cluster, topic)["before the fork"] == before_fork
 
 
+@pytest.mark.full
 def test_workers_that_are_stopped_under_load_leave_no_transaction_half_done(
     cluster: KafkaCluster, topic: str, tmp_path: pathlib.Path
 ) -> None:
