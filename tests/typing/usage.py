@@ -1,4 +1,4 @@
-"""Programs for a type checker: checked by ``tox -e types``, never run.
+"""Programs for a type checker: checked by ``tox -e lint``, never run.
 
 A line with ``type: ignore`` must be an error: mypy reports ignores that it does not need.
 """
