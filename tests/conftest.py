@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import pathlib
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.database import DirectoryBasedExampleDatabase
 
@@ -53,4 +54,11 @@ settings.register_profile(
     stateful_step_count=100,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
-settings.load_profile("nightly" if NIGHTLY else "unhurried")
+# A quarter of hypothesis' examples by default, all of them in ``tox -e full``.
+settings.register_profile("short", settings.get_profile("unhurried"), max_examples=25)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let generated tests search as long as the tier allows."""
+    full = "full or not full" in config.option.markexpr
+    settings.load_profile("nightly" if NIGHTLY else "unhurried" if full else "short")

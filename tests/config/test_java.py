@@ -153,6 +153,7 @@ def test_each_setting_of_java_is_known(name: str, text: str, expected: str) -> N
         assert found.without_effect == {}
 
 
+@pytest.mark.kafka
 def test_the_table_has_all_of_them() -> None:
     """``ProducerConfig`` prints its documentation, which has the names."""
     try:
