@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import json
 import os
 import select
@@ -30,16 +31,19 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from typing import Any
+from typing import IO, Any
 
 #: Interval of checks that the owner is still the guard's parent (seconds). The end of the socket is
 #: noticed immediately, but not while a forked child of the dead owner holds a copy of it.
 _PARENT_CHECK = 0.5
 
+#: Added to the niceness of a process that makes an archive: the brokers and their clients go first.
+_LOW_PRIORITY = 5
+
 _PR_SET_PDEATHSIG = 1
 
 
-def _die_with_the_guard(guard: int) -> None:
+def _die_with_the_guard(guard: int, niceness: int) -> None:
     """Run in a new child, before exec: request SIGKILL from the kernel when the guard ends.
 
     1. The guard forks. 2. The guard is killed. 3. The child makes the request, too late. The child
@@ -49,6 +53,41 @@ def _die_with_the_guard(guard: int) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != guard:
             os._exit(1)
+    os.nice(niceness)
+
+
+class _Making:
+    """A child that makes a file under a temporary name, and the lock that other makers try.
+
+    The temporary name is always the same. So if the guard is killed, the next maker replaces the
+    incomplete file. The lock is released when the guard ends, in whatever way.
+    """
+
+    def __init__(self, child: subprocess.Popen[bytes], path: str, lock: IO[str]) -> None:
+        self._child = child
+        self._path = path
+        self._lock = lock
+
+    @property
+    def ended(self) -> bool:
+        return self._child.returncode is not None
+
+    def finish(self) -> None:
+        """Rename the file if the child has succeeded, otherwise remove it."""
+        partial = _partial(self._path)
+        with contextlib.suppress(OSError):
+            if self._child.returncode == 0:
+                # After a power failure the file must not exist without its content.
+                with open(partial, "rb") as file:
+                    os.fsync(file.fileno())
+                os.replace(partial, self._path)
+        with contextlib.suppress(OSError):
+            os.unlink(partial)
+        self._lock.close()
+
+
+def _partial(path: str) -> str:
+    return path + ".partial"
 
 
 class Guard:
@@ -58,11 +97,13 @@ class Guard:
         self._owner = owner
         self._directory = tempfile.mkdtemp(prefix="pykaproducer-kafka-")
         self._children: dict[int, subprocess.Popen[bytes]] = {}
+        self._making: _Making | None = None
         self._kept: list[socket.socket] = []
         self._commands: dict[str, Callable[..., Any]] = {
             "directory": lambda: self._directory,
             "reserve": self._reserve,
             "spawn": self._spawn,
+            "make": self._make,
             "signal": self._signal,
             "poll": self._poll,
             "stopped": self._stopped,
@@ -121,7 +162,26 @@ class Guard:
         while self._kept:
             self._kept.pop().close()
 
-    def _spawn(self, argv: list[str], env: dict[str, str], log: str) -> int:
+    def _make(self, argv: list[str], env: dict[str, str], path: str, log: str) -> int | None:
+        """Run a Java that makes the archive *path*. Return None if it is not for us to make."""
+        lock: IO[str] | None = None
+        try:
+            lock = open(os.path.join(os.path.dirname(path), "archive.lock"), "w")
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            # Another process holds the lock, or the directory cannot be written.
+            if lock is not None:
+                lock.close()
+            return None
+        if os.path.exists(path):
+            lock.close()
+            return None
+        output = f"-XX:SharedArchiveFile={_partial(path)}"
+        pid = self._spawn([*argv, output], env, log, _LOW_PRIORITY)
+        self._making = _Making(self._children[pid], path, lock)
+        return pid
+
+    def _spawn(self, argv: list[str], env: dict[str, str], log: str, niceness: int = 0) -> int:
         guard = os.getpid()
         with open(log, "ab") as output:
             child = subprocess.Popen(
@@ -132,7 +192,7 @@ class Guard:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 # preexec_fn is safe in a single-threaded process.
-                preexec_fn=lambda: _die_with_the_guard(guard),
+                preexec_fn=lambda: _die_with_the_guard(guard, niceness),
             )
         self._children[child.pid] = child
         return child.pid
@@ -158,12 +218,16 @@ class Guard:
     def _reap(self) -> None:
         for child in self._children.values():
             child.poll()
+        if self._making is not None and self._making.ended:
+            self._making.finish()
+            self._making = None
 
     def _clean_up(self) -> None:
         for child in self._children.values():
             child.kill()
         for child in self._children.values():
             child.wait()
+        self._reap()
         shutil.rmtree(self._directory, ignore_errors=True)
 
 

@@ -98,6 +98,18 @@ class GuardedProcesses:
         """Start a process whose output is appended to *log*. Return its process id."""
         return cast(int, self._ask("spawn", argv=list(argv), env=dict(env), log=str(log)))
 
+    def make(
+        self, argv: Sequence[str], env: Mapping[str, str], path: Path, log: Path
+    ) -> int | None:
+        """Start a Java at a low priority that makes the class-data archive *path*.
+
+        Returns None if another process is making it, or if the directory cannot be written.
+        """
+        return cast(
+            "int | None",
+            self._ask("make", argv=list(argv), env=dict(env), path=str(path), log=str(log)),
+        )
+
     def signal(self, pid: int, number: int) -> bool:
         """Send a signal. Return false if the process has already ended."""
         return not self._ended and cast(bool, self._ask("signal", pid=pid, number=int(number)))

@@ -12,6 +12,13 @@ HOST = "127.0.0.1"
 #: Environment variables that would change the behaviour or the output of a broker.
 _UNWANTED = ("CLASSPATH", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
 
+#: The options on which a class-data archive depends: they must be the same when it is made.
+ARCHIVED_OPTIONS = (
+    "-XX:+UseG1GC",
+    # The compression libraries are native; without this option Java warns about each.
+    "--enable-native-access=ALL-UNNAMED",
+)
+
 
 class Ports(NamedTuple):
     """The two ports of a broker: for clients and other brokers, and for controllers."""
@@ -115,13 +122,11 @@ def command(
         *(["-XX:TieredStopAtLevel=1"] if fast_start else []),
         f"-Xms{heap_mb}m",
         f"-Xmx{heap_mb}m",
-        "-XX:+UseG1GC",
+        *ARCHIVED_OPTIONS,
         "-XX:MaxGCPauseMillis=20",
         "-XX:+ExitOnOutOfMemoryError",
         # A killed broker must not leave files outside its directory.
         "-XX:-UsePerfData",
-        # The compression libraries are native; without this option Java warns about each.
-        "--enable-native-access=ALL-UNNAMED",
         f"-Djava.io.tmpdir={directory}",
         "-Djava.awt.headless=true",
         "-Dorg.slf4j.simpleLogger.showDateTime=true",
@@ -129,6 +134,17 @@ def command(
         *options,
         "kafka.Kafka",
         str(properties),
+    ]
+
+
+def archive_command(java: Path, classes: Path) -> list[str]:
+    """Return the command line that makes an archive of the listed *classes*, without its path."""
+    return [
+        str(java),
+        *ARCHIVED_OPTIONS,
+        "-XX:TieredStopAtLevel=1",
+        "-Xshare:dump",
+        f"-XX:SharedClassListFile={classes}",
     ]
 
 

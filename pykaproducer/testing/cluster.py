@@ -7,13 +7,16 @@ The life cycle of a cluster:
 3. ``_storage`` formats a data directory for each broker, ``_server`` writes its configuration.
 4. The guard starts the brokers. The cluster is ready when each broker's metadata response lists all
    brokers.
-5. ``stop()`` closes the socket to the guard, which kills the brokers and removes all files.
+5. The guard makes an archive of the broker's classes if there is none (``_archive``), for later
+   starts.
+6. ``stop()`` closes the socket to the guard, which kills the brokers and removes all files.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import random
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +25,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from pykaproducer.testing import _acls, _admin, _features, _jars, _server, _storage
+from pykaproducer.testing._archive import ClassArchive
 from pykaproducer.testing._broker import SIGNAL_TIMEOUT, Broker, PortTakenError
 from pykaproducer.testing._errors import ClusterError
 from pykaproducer.testing._metadata_log import partitions_on_unknown_disks
@@ -129,6 +133,7 @@ class KafkaCluster:
         self._brokers: list[Broker] = []
         self._processes: GuardedProcesses | None = None
         self._secured: SecuredListeners | None = None
+        self._archive: ClassArchive | None = None
 
     # Starting and stopping
 
@@ -138,19 +143,24 @@ class KafkaCluster:
             return self
         needs_kerberos = any(each.kerberos is not None for each in self._security)
         java = _jars.java_with("jdk.security.jgss") if needs_kerberos else _jars.java()
-        self._environment = _server.environment(_jars.kafka_jars())
+        jars = _jars.kafka_jars()
+        self._environment = _server.environment(jars)
         for _ in range(_PORT_ATTEMPTS - 1):
             try:
-                return self._start_once(java)
+                return self._start_once(java, jars)
             except PortTakenError as error:
                 _log.info("%s; starting the cluster again on other ports", error)
-        return self._start_once(java)
+        return self._start_once(java, jars)
 
     def stop(self) -> None:
         """Kill the brokers and remove their data; no effect on a stopped cluster."""
         if self._processes is not None and self._processes.owned:
-            self._processes.end()
-            self._processes = None
+            try:
+                if self._archive is not None:
+                    self._archive.finish(self._processes)
+            finally:
+                self._processes.end()
+                self._processes = None
 
     def __enter__(self) -> KafkaCluster:
         return self.start()
@@ -350,14 +360,16 @@ class KafkaCluster:
 
     # Internal steps
 
-    def _start_once(self, java: Path) -> KafkaCluster:
+    def _start_once(self, java: Path, jars: Sequence[Path]) -> KafkaCluster:
         processes = self._processes = GuardedProcesses()
         started = False
         try:
-            self._brokers = self._prepare(processes, java)
+            self._archive = ClassArchive(java, jars, processes.directory)
+            self._brokers = self._prepare(processes, java, self._archive)
             for broker in self._brokers:
                 broker._spawn(self._environment)
             self._wait_ready(self._brokers)
+            self._archive.make(processes, self._environment)
             started = True
         finally:
             if not started:
@@ -365,7 +377,9 @@ class KafkaCluster:
         _log.info("Kafka %s is ready at %s", _jars.KAFKA_VERSION, self.bootstrap_servers)
         return self
 
-    def _prepare(self, processes: GuardedProcesses, java: Path) -> list[Broker]:
+    def _prepare(
+        self, processes: GuardedProcesses, java: Path, archive: ClassArchive
+    ) -> list[Broker]:
         """Create the directory of a new cluster, and its brokers."""
         directory = processes.directory
         logs = self._log_dir or directory
@@ -379,6 +393,8 @@ class KafkaCluster:
         if self._security:
             self._secured = SecuredListeners(self._security, directory / "security")
         cluster_id = _storage.random_id()
+        # Any of them, as in other clusters.
+        candidate = random.randrange(self._size)
         brokers = []
         for i in range(self._size):
             data, settings = directory / f"broker-{i}", directory / f"broker-{i}.properties"
@@ -393,13 +409,16 @@ class KafkaCluster:
             credentials = self._secured.credentials if self._secured else ()
             secured = mine if self._secured else ()
             _storage.format_directory(data, cluster_id, i, credentials, self._features)
+            if i == candidate and self._size > 1:
+                _storage.vote_for_itself(data, i, range(self._size))
             disks = [data, *(directory / f"broker-{i}-disk-{n}" for n in range(1, self._disks))]
             for disk in disks[1:]:
                 _storage.format_disk(disk, cluster_id, i)
             if len(disks) > 1:
                 extra = _server.on_disks(disks) | extra
             settings.write_text(_server.server_properties(i, ports, data, extra))
-            options = self._secured.java_options() if self._secured else ()
+            options = archive.java_options(i)
+            options += self._secured.java_options() if self._secured else ()
             command = _server.command(
                 java, self._heap_mb, self._fast_start, directory, settings, options
             )
