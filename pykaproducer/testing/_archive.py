@@ -8,9 +8,9 @@ broker maps them instead.
 2. When the cluster is ready, the guard runs another Java, at a low priority, which makes an archive
    of these classes under a temporary name, in the cache directory of the jars.
 3. The guard renames the complete file. Later starts use it.
-4. A cluster that stops before then waits for the archive, once in each process and for at most
-   twice the duration of its start. Otherwise programs that only run for a moment, as a single test
-   does, would start slowly forever.
+4. A cluster that stops before then waits for the archive, once in each process and for at most 15
+   seconds. Otherwise programs that only run for a moment, as a single test does, would start slowly
+   forever.
 
 A start never waits for an archive and never fails because of one. Only one process makes it: the
 lock is tried, and not waited for. Java rejects an archive that does not match its version, the jars
@@ -35,6 +35,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -46,11 +47,12 @@ from pykaproducer.testing._processes import GuardedProcesses
 
 #: An archive that was not used for this time is removed when another one is made (seconds).
 _KEPT_UNUSED = 30 * 24 * 3600.0
-#: Maximum time that a stop waits for the archive, in durations of the cluster's start: on a busy
-#: machine both take longer.
-_PATIENCE = 2.0
+#: Maximum time that a stop waits for the archive (seconds); on an idle machine it takes 4.
+_PATIENCE = 15.0
 #: Whether this process has waited.
 _waited = False
+
+_log = logging.getLogger("pykaproducer.testing")
 
 
 class ClassArchive:
@@ -61,10 +63,8 @@ class ClassArchive:
         self._list = directory / "classes"
         self._log = directory / "archive.log"
         self._path = _path(java, jars)
-        self._created = time.monotonic()
-        #: The process that makes it, and the time for which a stop waits for its end.
+        #: The process that makes it.
         self._maker: int | None = None
-        self._patience = 0.0
 
     def java_options(self, node_id: int) -> list[str]:
         """Return the options with which broker *node_id* uses the archive, or prepares it."""
@@ -81,9 +81,9 @@ class ClassArchive:
         """Start to make the archive if a broker has listed its classes; the brokers are ready."""
         if self._path is None or not self._list.exists():
             return
-        self._patience = _PATIENCE * (time.monotonic() - self._created)
         complete = self._list.with_suffix(".complete")
-        with contextlib.suppress(OSError):
+        # Only later starts need it.
+        with contextlib.suppress(OSError, ClusterError):
             # The running broker may have written only a part of the last line.
             complete.write_bytes(self._list.read_bytes().rpartition(b"\n")[0])
             _remove_unused(self._path.parent)
@@ -98,7 +98,9 @@ class ClassArchive:
         _waited = True
         # The guard may have ended.
         with contextlib.suppress(ClusterError):
-            processes.wait(self._maker, self._patience)
+            if processes.poll(self._maker) is None:
+                _log.info("preparing faster starts of Kafka, once; this takes some seconds")
+                processes.wait(self._maker, _PATIENCE)
 
 
 def _path(java: Path, jars: Sequence[Path]) -> Path | None:

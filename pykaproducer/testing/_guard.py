@@ -31,7 +31,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from typing import IO, Any
+from typing import Any
 
 #: Interval of checks that the owner is still the guard's parent (seconds). The end of the socket is
 #: noticed immediately, but not while a forked child of the dead owner holds a copy of it.
@@ -63,7 +63,7 @@ class _Making:
     incomplete file. The lock is released when the guard ends, in whatever way.
     """
 
-    def __init__(self, child: subprocess.Popen[bytes], path: str, lock: IO[str]) -> None:
+    def __init__(self, child: subprocess.Popen[bytes], path: str, lock: int) -> None:
         self._child = child
         self._path = path
         self._lock = lock
@@ -83,11 +83,25 @@ class _Making:
                 os.replace(partial, self._path)
         with contextlib.suppress(OSError):
             os.unlink(partial)
-        self._lock.close()
+        os.close(self._lock)
 
 
 def _partial(path: str) -> str:
     return path + ".partial"
+
+
+def _try_lock(path: str) -> int | None:
+    """Return a file descriptor that holds a lock; None if it is held or cannot be created."""
+    try:
+        lock = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        return None
+    return lock
 
 
 class Guard:
@@ -164,17 +178,11 @@ class Guard:
 
     def _make(self, argv: list[str], env: dict[str, str], path: str, log: str) -> int | None:
         """Run a Java that makes the archive *path*. Return None if it is not for us to make."""
-        lock: IO[str] | None = None
-        try:
-            lock = open(os.path.join(os.path.dirname(path), "archive.lock"), "w")
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            # Another process holds the lock, or the directory cannot be written.
-            if lock is not None:
-                lock.close()
+        lock = _try_lock(os.path.join(os.path.dirname(path), "archive.lock"))
+        if lock is None:
             return None
         if os.path.exists(path):
-            lock.close()
+            os.close(lock)
             return None
         output = f"-XX:SharedArchiveFile={_partial(path)}"
         pid = self._spawn([*argv, output], env, log, _LOW_PRIORITY)

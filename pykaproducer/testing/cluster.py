@@ -154,13 +154,16 @@ class KafkaCluster:
 
     def stop(self) -> None:
         """Kill the brokers and remove their data; no effect on a stopped cluster."""
+        try:
+            if self._processes is not None and self._archive is not None:
+                self._archive.finish(self._processes)
+        finally:
+            self._end()
+
+    def _end(self) -> None:
         if self._processes is not None and self._processes.owned:
-            try:
-                if self._archive is not None:
-                    self._archive.finish(self._processes)
-            finally:
-                self._processes.end()
-                self._processes = None
+            self._processes.end()
+            self._processes = None
 
     def __enter__(self) -> KafkaCluster:
         return self.start()
@@ -171,7 +174,11 @@ class KafkaCluster:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.stop()
+        if kind is None:
+            self.stop()
+        else:
+            # After an error, and Ctrl-C, at once.
+            self._end()
 
     # Clients
 
@@ -373,7 +380,7 @@ class KafkaCluster:
             started = True
         finally:
             if not started:
-                self.stop()
+                self._end()
         _log.info("Kafka %s is ready at %s", _jars.KAFKA_VERSION, self.bootstrap_servers)
         return self
 

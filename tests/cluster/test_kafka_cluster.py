@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -689,3 +690,18 @@ def test_a_formatted_directory_is_what_kafkas_own_tool_makes(tmp_path: Path) -> 
     mine, reference = properties(ours["meta.properties"]), properties(theirs["meta.properties"])
     assert len(mine.pop("directory.id")) == len(reference.pop("directory.id"))
     assert mine == reference
+
+
+def test_the_vote_of_a_first_controller_is_written_as_kafka_does(
+    three: KafkaCluster, tmp_path: Path
+) -> None:
+    _storage.format_directory(tmp_path / "ours", _storage.random_id(), 2)
+    _storage.vote_for_itself(tmp_path / "ours", 2, range(3))
+    state = Path("__cluster_metadata-0", "quorum-state")
+    ours = json.loads((tmp_path / "ours" / state).read_text())
+    # By now it names the elected leader.
+    theirs = json.loads((three.brokers[0]._disks[0] / state).read_text())
+    for name in ("leaderId", "leaderEpoch", "votedId"):
+        assert isinstance(theirs.pop(name), int)
+        assert isinstance(ours.pop(name), int)
+    assert ours == theirs
