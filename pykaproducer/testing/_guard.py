@@ -37,13 +37,10 @@ from typing import Any
 #: noticed immediately, but not while a forked child of the dead owner holds a copy of it.
 _PARENT_CHECK = 0.5
 
-#: Added to the niceness of a process that makes an archive: the brokers and their clients go first.
-_LOW_PRIORITY = 5
-
 _PR_SET_PDEATHSIG = 1
 
 
-def _die_with_the_guard(guard: int, niceness: int) -> None:
+def _die_with_the_guard(guard: int) -> None:
     """Run in a new child, before exec: request SIGKILL from the kernel when the guard ends.
 
     1. The guard forks. 2. The guard is killed. 3. The child makes the request, too late. The child
@@ -53,7 +50,6 @@ def _die_with_the_guard(guard: int, niceness: int) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != guard:
             os._exit(1)
-    os.nice(niceness)
 
 
 class _Making:
@@ -185,11 +181,11 @@ class Guard:
             os.close(lock)
             return None
         output = f"-XX:SharedArchiveFile={_partial(path)}"
-        pid = self._spawn([*argv, output], env, log, _LOW_PRIORITY)
+        pid = self._spawn([*argv, output], env, log)
         self._making = _Making(self._children[pid], path, lock)
         return pid
 
-    def _spawn(self, argv: list[str], env: dict[str, str], log: str, niceness: int = 0) -> int:
+    def _spawn(self, argv: list[str], env: dict[str, str], log: str) -> int:
         guard = os.getpid()
         with open(log, "ab") as output:
             child = subprocess.Popen(
@@ -200,7 +196,7 @@ class Guard:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 # preexec_fn is safe in a single-threaded process.
-                preexec_fn=lambda: _die_with_the_guard(guard, niceness),
+                preexec_fn=lambda: _die_with_the_guard(guard),
             )
         self._children[child.pid] = child
         return child.pid

@@ -101,7 +101,7 @@ class GuardedProcesses:
     def make(
         self, argv: Sequence[str], env: Mapping[str, str], path: Path, log: Path
     ) -> int | None:
-        """Start a Java at a low priority that makes the class-data archive *path*.
+        """Start a Java that makes the class-data archive *path*.
 
         Returns None if another process is making it, or if the directory cannot be written.
         """

@@ -158,12 +158,9 @@ class KafkaCluster:
             if self._processes is not None and self._archive is not None:
                 self._archive.finish(self._processes)
         finally:
-            self._end()
-
-    def _end(self) -> None:
-        if self._processes is not None and self._processes.owned:
-            self._processes.end()
-            self._processes = None
+            if self._processes is not None and self._processes.owned:
+                self._processes.end()
+                self._processes = None
 
     def __enter__(self) -> KafkaCluster:
         return self.start()
@@ -174,11 +171,10 @@ class KafkaCluster:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if kind is None:
-            self.stop()
-        else:
-            # After an error, and Ctrl-C, at once.
-            self._end()
+        if kind is not None:
+            # After an error or Ctrl-C, do not wait for the archive.
+            self._archive = None
+        self.stop()
 
     # Clients
 
@@ -380,7 +376,8 @@ class KafkaCluster:
             started = True
         finally:
             if not started:
-                self._end()
+                self._archive = None
+                self.stop()
         _log.info("Kafka %s is ready at %s", _jars.KAFKA_VERSION, self.bootstrap_servers)
         return self
 
