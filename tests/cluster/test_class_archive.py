@@ -10,6 +10,7 @@ import sys
 import textwrap
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,6 +24,8 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
 
 #: How long a test waits for what must happen, in seconds; only a hang takes as long.
 PATIENCE = 300.0
+#: The options of each cluster here.
+OPTIONS: dict[str, Any] = {"fast_start": True, "startup_timeout": PATIENCE}
 #: Archives of other versions, one of them not used for a month.
 RECENT, UNUSED = "kafka-1.0.0-recent.jsa", "kafka-1.0.0-unused.jsa"
 
@@ -65,7 +68,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         monkeypatch.setattr(_archive, "_PATIENCE", PATIENCE)
         monkeypatch.setattr(_archive, "_waited", False)
         # The second one stops while the first one's guard makes the archive, or has made it.
-        with KafkaCluster(fast_start=True), KafkaCluster(fast_start=True):
+        with KafkaCluster(**OPTIONS), KafkaCluster(**OPTIONS):
             pass
     (archive,) = (each for each in archives(directory) if each.name not in (RECENT, UNUSED))
     return archive
@@ -95,7 +98,7 @@ def test_clusters_that_start_together_make_one_archive_and_later_ones_use_it(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(made.parent.parent))
     before = made.stat()
-    with KafkaCluster(2, features={"transaction.version": 0}, heap_mb=256) as cluster:
+    with KafkaCluster(2, features={"transaction.version": 0}, heap_mb=256, **OPTIONS) as cluster:
         assert all(maps(broker.pid, made) for broker in cluster.brokers)
         cluster.kill(0)
         cluster.restart(0)
@@ -149,7 +152,7 @@ def test_an_archive_that_java_cannot_use_does_no_harm(damage: str, made: Path, c
         content[at : at + 7] = b"AnyJDK!"
     archive = cache / made.name
     archive.write_bytes(content)
-    with KafkaCluster(fast_start=True) as cluster:
+    with KafkaCluster(**OPTIONS) as cluster:
         assert not maps(cluster.brokers[0].pid, archive)
         assert_serves(cluster)
 
@@ -159,7 +162,7 @@ def test_a_cache_in_which_nothing_can_be_written_does_no_harm(
 ) -> None:
     # A directory in the place of the lock: the mode of the cache would not stop root.
     (cache / "archive.lock").mkdir()
-    with KafkaCluster(fast_start=True) as cluster:
+    with KafkaCluster(**OPTIONS) as cluster:
         assert_serves(cluster)
     assert archives(cache) == []
 
@@ -172,7 +175,7 @@ def test_an_archive_that_cannot_be_made_does_no_harm(
     monkeypatch.setattr(
         _archive._server, "archive_command", lambda *given: [*command(*given), "-XX:+NoSuchOption"]
     )
-    with KafkaCluster(fast_start=True) as cluster:
+    with KafkaCluster(**OPTIONS) as cluster:
         assert_serves(cluster)
     assert archives(cache) == []
 
@@ -184,7 +187,7 @@ def test_an_archive_that_another_process_makes_is_not_made_again(cache: Path) ->
     with (cache / "archive.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         # Returns: it neither waits for the lock nor for the archive.
-        with KafkaCluster(fast_start=True) as cluster:
+        with KafkaCluster(**OPTIONS) as cluster:
             assert_serves(cluster)
         assert archives(cache) == []
 
@@ -198,7 +201,7 @@ def test_a_death_while_an_archive_is_made_leaves_none(
     script = """
         import os, signal, sys
         from pykaproducer.testing import KafkaCluster
-        with KafkaCluster(fast_start=True) as cluster:
+        with KafkaCluster(fast_start=True, startup_timeout=300) as cluster:
             maker = cluster._archive._maker
             # Its end must not come before the kill.
             os.kill(maker, signal.SIGSTOP)
@@ -248,6 +251,6 @@ def test_a_cluster_that_ends_with_an_error_does_not_wait(
         pytest.fail("waited")
 
     monkeypatch.setattr(ClassArchive, "finish", wait)
-    with pytest.raises(KeyboardInterrupt), KafkaCluster(fast_start=True):
+    with pytest.raises(KeyboardInterrupt), KafkaCluster(**OPTIONS):
         raise KeyboardInterrupt
     assert archives(cache) == []
