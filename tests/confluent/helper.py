@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pykaproducer.confluent import KafkaError, KafkaException, Producer
-from pykaproducer.testing import ScriptedCluster
+from pykaproducer.testing import FakeClock, ScriptedCluster
 
 #: A code, and whether it is fatal, retriable, and requires an abort.
 Flags = tuple[int, bool, bool, bool]
@@ -23,9 +23,9 @@ class Calls(list[Any]):
         self.append(given[0] if len(given) == 1 else given)
 
 
-def on(scripted: ScriptedCluster, **settings: Any) -> Producer:
+def on(scripted: ScriptedCluster, clock: FakeClock | None = None, **settings: Any) -> Producer:
     """Return the drop-in, connected to an in-process cluster; setting names have underscores."""
-    with scripted.producer() as model:
+    with scripted.producer(clock=clock) as model:
         kind = type(model)
 
     class OnScript(Producer):

@@ -1,13 +1,15 @@
-"""A fuzzer of every entry point of compiled code: ``python -m tests.kernel.fuzz --inputs 100000``.
+"""A fuzzer of the calls that reach compiled code: ``python -m tests.kernel.fuzz --inputs 100000``.
 
-An input is one call, with arguments of any kind: valid ones, sequences that lie about their length
-or change it, every layout of Arrow, objects that raise or call back into the kernel. For each call
-the fuzzer checks that it raises only documented exceptions, and that each accepted row is written,
-byte for byte, as it was passed. For each round of calls it checks that every callback ran once and
-that no byte is in use at the end.
+An input is one call of a producer, or of a handle that it returned, with arguments of any kind:
+valid ones, sequences that lie about their length or change it, every layout of Arrow, objects that
+raise or call back into the producer. For each call the fuzzer checks that it raises only documented
+exceptions, and that each accepted row is written to the log of an in-process cluster, byte for
+byte, as it was passed. For each round of calls it checks that every callback ran once and that no
+byte is in use at the end.
 
-Rounds are numbered from the seed on, and a round depends on its number alone. They run in a child
-process: if it crashes or hangs, the number of the round is printed, with the command to repeat it.
+Rounds are numbered from the seed on, and the arguments of a round depend on its number alone; which
+thread comes first does not. They run in a child process: if it crashes or hangs, the number of the
+round is printed, with the command to repeat it.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from __future__ import annotations
 import argparse
 import faulthandler
 import gc
+import logging
 import mmap
 import random
 import struct
@@ -23,8 +26,7 @@ import sys
 import tempfile
 import time
 
-from .fuzz_calls import Calls
-from .fuzz_private import PrivateCalls
+from .fuzz_calls import Round
 
 #: The number of calls in a round.
 CALLS = 40
@@ -32,30 +34,24 @@ CALLS = 40
 PATIENCE = 120
 
 
-#: The entry points, and their relative frequencies.
-KINDS = {"send": 30, "block": 25, "arrow": 25, "private": 18, "settle": 4}
+#: The calls, and their relative frequencies.
+KINDS = {"send": 30, "block": 25, "arrow": 25, "produce": 10, "use": 10}
 
 
 def play(number: int, only: str | None = None) -> None:
     """Play one round to its end; *only*: calls of this kind alone."""
-    calls = Calls(number)
-    private = PrivateCalls(calls)
-    ways = (calls.send, calls.send_block, calls.send_arrow, private.call, calls.settle_some)
+    calls = Round(number)
+    ways = (calls.send, calls.send_block, calls.send_arrow, calls.produce, calls.use)
     shares = [share if only in (None, kind) else 0 for kind, share in KINDS.items()]
     for _ in range(CALLS):
-        calls.chance.choices(ways, shares)[0]()
-        while len(calls.kept) > 50:
-            del calls.kept[calls.chance.randrange(len(calls.kept))]
-    calls.depth = 9  # nothing is sent any more
-    calls.settle_all()
-    calls.kept.clear()
+        calls.odd.chance.choices(ways, shares)[0]()
+    calls.end()
     gc.collect()
-    calls.settle_all()
-    calls.check_end()
 
 
 def play_all(seed: int, inputs: int, progress: str, only: str | None) -> None:
     """Play the rounds of a child process; write the number of each to the file *progress* first."""
+    logging.disable()  # what callbacks raise
     gc.freeze()  # only objects made by the rounds are collected
     with open(progress, "r+b") as file, mmap.mmap(file.fileno(), 8) as current:
         for number in range(seed, seed + -(-inputs // CALLS)):

@@ -8,11 +8,14 @@ or rejected.
 from __future__ import annotations
 
 import array
+import collections
 import ctypes
 import random
 import sys
+import threading
+import types
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy
 
@@ -38,38 +41,55 @@ class BoomError(Exception):
     """Raised by odd objects; it must reach the caller."""
 
 
-class Exporter:
-    """An exporter of a buffer, written in Python.
+class _Here(threading.local):
+    """Random numbers and the nesting depth of special methods, separate in each thread."""
 
-    Not a local class: CPython 3.14's collector would clear its methods before it releases the
-    buffers of its instances, and crash.
-    """
+    def __init__(self, number: int) -> None:
+        self.chance = random.Random(number)
+        self.depth = 0
 
-    def __init__(self, odd: Any, data: bytes) -> None:
-        self._odd = odd
-        self._data = data
 
-    def __buffer__(self, flags: int) -> memoryview:
-        self._odd.disturb()
-        return memoryview(self._data)
-
-    def __release_buffer__(self, view: memoryview) -> None:
-        self._odd.interfere()
+def whole(parts: list[Any]) -> Any:
+    """Return the expected result for an object made of *parts*."""
+    # An unpredictable part may be processed before a wrong one.
+    if any(part is ANY for part in parts):
+        return ANY
+    if any(part is WRONG for part in parts):
+        return WRONG
+    return parts
 
 
 class Odd:
     """A maker of arguments from one random number generator.
 
-    Odd objects call *interfere* from their special methods: it may call back into the kernel.
+    Odd objects call *act* from their special methods: it may call back into the producer.
     """
 
-    def __init__(self, chance: random.Random, interfere: Callable[[], None]) -> None:
-        self.chance = chance
-        self.interfere = interfere
+    #: That of the current round.
+    current: ClassVar[Odd]
+
+    def __init__(self, number: int, act: Callable[[], None]) -> None:
+        self._here = _Here(number)
+        self._act = act
+        Odd.current = self
+
+    @property
+    def chance(self) -> random.Random:
+        """The random numbers of the calling thread."""
+        return self._here.chance
 
     def often(self, share: float) -> bool:
         """Return True in *share* of all cases."""
         return self.chance.random() < share
+
+    def interfere(self) -> None:
+        """Call back, unless this is a call back within another one."""
+        if self._here.depth < 2:
+            self._here.depth += 1
+            try:
+                self._act()
+            finally:
+                self._here.depth -= 1
 
     def disturb(self) -> None:
         """Misbehave as a special method: do nothing, call back, or raise."""
@@ -91,24 +111,23 @@ class Odd:
     def payload(self) -> Made:
         """Return a key or a value."""
         data = self.raw()
-        makers: tuple[Callable[[bytes], Made], ...] = (
-            lambda data: (data, data),
-            lambda data: (None, None),
-            lambda data: (bytearray(data), data),
-            lambda data: (memoryview(data), data),
-            lambda data: (memoryview(bytearray(data)), data),
-            self._view_of_numbers,
-            self._strided,
-            self._released,
-            self._view_of_ctypes,
-            lambda data: (bytes_of(self)(data), data),
-            lambda data: (bytearray_of(self)(data), data),
-            lambda data: (self.nonsense(), WRONG),
-            lambda data: (pretender(self, bytes), ANY),
-            self._exporter,
+        makers: tuple[Callable[[], Made], ...] = (
+            lambda: (data, data),
+            lambda: (None, None),
+            lambda: (bytearray(data), data),
+            lambda: (memoryview(data), data),
+            lambda: (memoryview(bytearray(data)), data),
+            lambda: self._view_of_numbers(data),
+            lambda: (memoryview(data + b"abcd")[:: self.chance.choice([2, -1])], WRONG),
+            lambda: self._released(data),
+            lambda: (memoryview((ctypes.c_uint8 * len(data)).from_buffer_copy(data)), data),
+            lambda: (LyingBytes(data), data),
+            lambda: (LyingBytearray(data), data),
+            lambda: (self.nonsense(), WRONG),
+            lambda: (Pretender(bytes), ANY),
+            lambda: self._exporter(data),
         )
-        weights = (12, 4, 3, 3, 2, *(1,) * (len(makers) - 5))
-        return self.chance.choices(makers, weights)[0](data)
+        return self.chance.choices(makers, (12, 4, 3, 3, 2, *(1,) * (len(makers) - 5)))[0]()
 
     def _view_of_numbers(self, data: bytes) -> Made:
         numbers = array.array("H", data[: len(data) & ~1])
@@ -117,52 +136,31 @@ class Odd:
             view = view.cast("B").cast("H", (2, len(numbers) // 2))
         return view, numbers.tobytes()
 
-    def _strided(self, data: bytes) -> Made:
-        data += b"abcd"
-        return memoryview(data)[:: self.chance.choice([2, -1])], WRONG
-
     def _released(self, data: bytes) -> Made:
         view = memoryview(data)
         view.release()
         return view, WRONG
 
-    def _view_of_ctypes(self, data: bytes) -> Made:
-        memory = (ctypes.c_uint8 * len(data)).from_buffer_copy(data)
-        return memoryview(memory), data
-
     def _exporter(self, data: bytes) -> Made:
         if sys.version_info < (3, 12):
             return (ctypes.c_uint8 * 3)(), WRONG
         try:
-            return memoryview(Exporter(self, data)), data  # type: ignore[arg-type]
+            return memoryview(Exporter(data)), data  # type: ignore[arg-type]
         except BoomError:
-            return Exporter(self, data), WRONG
+            return Exporter(data), WRONG
 
     def nonsense(self) -> Any:
-        """Return an object of a type that the kernel does not accept."""
+        """Return an object of a type that is not accepted."""
         makers: tuple[Callable[[], Any], ...] = (
-            lambda: "text",
-            lambda: 5,
-            lambda: 2.5,
-            lambda: True,
-            lambda: 1 << 80,
-            lambda: -(1 << 63),
-            object,
-            list,
-            dict,
-            lambda: (b"a", b"b"),
+            *(object, list, dict, Hostile),
             lambda: array.array("B", b"abc"),
             lambda: numpy.array([1.5]),
             lambda: numpy.array(b"abc"),
-            lambda: type,
-            lambda: Hostile(self),
-            lambda: "\ud800",
-            lambda: float("nan"),
-            lambda: float("inf"),
-            lambda: range(3),
             lambda: iter(()),
         )
-        return self.chance.choice(makers)()
+        constants = ("text", 5, 2.5, True, 1 << 80, -(1 << 63), (b"a", b"b"), type, "\ud800")
+        draw = self.chance.randrange(len(makers) + len(constants))
+        return makers[draw]() if draw < len(makers) else constants[draw - len(makers)]
 
     # Headers -----------------------------------------------------------------------------------
 
@@ -179,80 +177,54 @@ class Odd:
         if draw < 0.6:
             return tuple(things), expected
         if draw < 0.66:
-            return list_of(self)(things), ANY
+            return LyingList(things), ANY
         if draw < 0.7:
-            return pretender(self, list), ANY
+            return Pretender(list), ANY
         return things, expected
 
     def _header(self) -> Made:
-        name, name_expected = self._header_name()
-        value, value_expected = self.payload()
-        if isinstance(value, memoryview) and value_expected is WRONG:
-            value_expected = ANY  # bytes() reads strided memory
+        name, name_expected = self.chance.choices(
+            [
+                *[(each, each) for each in ("name", "", "äß€", "n" * 70)],
+                *[("\ud800", WRONG), (b"bytes", WRONG), (LyingText("odd"), ANY)],
+                (Pretender(str), ANY),
+            ],
+            (9, 1, 2, 1, 1, 1, 1, 1),
+        )[0]
+        value, value_expected = self.cell()
         expected = whole([name_expected, value_expected])
+        pair = tuple(expected) if isinstance(expected, list) else expected
         draw = self.chance.random()
         if draw < 0.7:
-            return (name, value), tuple(expected) if isinstance(expected, list) else expected
+            return (name, value), pair
         if draw < 0.8:
-            return [name, value], tuple(expected) if isinstance(expected, list) else expected
+            return [name, value], pair
         if draw < 0.85:
             return self.chance.choice([(), (name,), (name, value, 1), 5, None, "abc"]), WRONG
-        return sequence(self, [name, value]), ANY
+        return Sequence([name, value]), ANY
 
-    def _header_name(self) -> Made:
-        odd = self
-
-        class Name(str):
-            def encode(self, *a: Any, **k: Any) -> Any:
-                odd.disturb()
-                return odd.chance.choice([b"x", bytearray(b"yy"), [1, 2], "text", bytes_of(odd)()])
-
-        makers: tuple[Callable[[], Made], ...] = (
-            lambda: ("name", "name"),
-            lambda: ("", ""),
-            lambda: ("äß€", "äß€"),
-            lambda: ("n" * 70, "n" * 70),
-            lambda: ("\ud800", WRONG),
-            lambda: (Name("odd"), ANY),
-            lambda: (b"bytes", WRONG),
-            lambda: (pretender(self, str), ANY),
-        )
-        return self.chance.choices(makers, (9, 1, 2, 1, 1, 1, 1, 1))[0]()
+    def cell(self) -> Made:
+        """Return a value where bytes() is called on a buffer, which reads strided memory."""
+        thing, expected = self.payload()
+        return thing, ANY if isinstance(thing, memoryview) and expected is WRONG else expected
 
     # Numbers -----------------------------------------------------------------------------------
 
-    def number(self, most: int, least: int = 0) -> Made:
-        """Return a number from *least* to *most*, or None for "not given"."""
-        odd = self
-
-        class Liar(int):
-            """An integer with random results of comparisons."""
-
-            def __le__(self, other: Any) -> bool:
-                odd.disturb()
-                return True
-
-            __ge__ = __lt__ = __gt__ = __le__  # type: ignore[assignment]
-
-            def __index__(self) -> int:
-                odd.disturb()
-                return odd.chance.choice([-5, 1 << 40, 1 << 70])
-
+    def number(self, usual: list[int], least: int, most: int) -> Made:
+        """Return one of *usual*, another number around the limits, or None for "not given"."""
         draw = self.chance.random()
         if draw < 0.4:
             return None, None
         if draw < 0.75:
-            number = self.chance.choice([least, 1, 2, 7, self.chance.randint(least, most), most])
+            number = self.chance.choice([*usual * 4, least, most])
             return number, number
         if draw < 0.85:
             return self.chance.choice([least - 1, most + 1, 1 << 63, -(1 << 63), 1 << 64]), WRONG
         if draw < 0.9:
-            return Liar(self.chance.choice([-1, 3, most + 1, 1 << 65])), ANY
-        if draw < 0.93:
-            return numpy.int64(3), ANY
+            return LyingInt(self.chance.choice([-1, 3, most + 1, 1 << 65])), ANY
         if draw < 0.95:
-            return pretender(self, int), ANY
-        return self.chance.choice(["5", 2.5, b"1", True, object(), Hostile(self)]), WRONG
+            return self.chance.choice([numpy.int64(3), Pretender(int)]), ANY
+        return self.chance.choice(["5", 2.5, b"1", True, object(), Hostile()]), WRONG
 
     # Columns -----------------------------------------------------------------------------------
 
@@ -265,14 +237,12 @@ class Odd:
             return things, expected
         if draw < 0.5:
             return tuple(things), expected
-        if draw < 0.56:
-            return sequence(self, things), ANY
-        if draw < 0.6:
-            return list_of(self)(things), ANY
-        if draw < 0.64:
-            return self.nonsense(), ANY
         if draw < 0.67:
-            return shrinking(self, things), ANY
+            changing = [Changing(b"abc") for _ in things]
+            for cell in changing:
+                cell.shared = changing
+            odd = [Sequence(things), LyingList(things), self.nonsense(), changing]
+            return self.chance.choice(odd), ANY
         if draw < 0.72:
             column = numpy.empty(len(things), object)
             for place, thing in enumerate(things):
@@ -286,187 +256,127 @@ class Odd:
         cells = [self.chance.randbytes(self.chance.choice([0, 1, 5])) for _ in range(count)]
         column = numpy.array(cells, dtype="S5") if cells else numpy.empty(0, "S5")
         expected: list[Any] = column.tolist()
-        draw = self.chance.random()
-        if draw < 0.3:
-            return column, expected
-        if draw < 0.6:
-            return numpy.repeat(column, 2)[::2], expected
-        if draw < 0.75:
-            return column[::-1], expected[::-1]
-        if draw < 0.85:
-            return column.reshape(count, 1), WRONG
-        return column.view(lying_array(self)), ANY
+        return self.chance.choice(
+            [
+                (column, expected),
+                (numpy.repeat(column, 2)[::2], expected),
+                (column[::-1], expected[::-1]),
+                (column.reshape(count, 1), WRONG),
+                (column.view(LyingArray), ANY),
+            ]
+        )
 
 
-# Classes whose special methods interfere -------------------------------------------------------
+# Objects whose special methods interfere --------------------------------------------------------
 
 
-def whole(parts: list[Any]) -> Any:
-    """Return the expected result for an object made of *parts*."""
-    # An unpredictable part may be processed before a wrong one.
-    if any(part is ANY for part in parts):
-        return ANY
-    if any(part is WRONG for part in parts):
-        return WRONG
-    return parts
+def lying(kind: type, **results: tuple[Any, ...]) -> Any:
+    """Return a subclass of *kind* whose methods call back or raise, and return any of *results*.
+
+    A method is named without underscores. A result that is a lambda is called with the object.
+    """
+
+    def method(choices: tuple[Any, ...]) -> Callable[..., Any]:
+        def call(self: Any, *arguments: Any, **more: Any) -> Any:
+            Odd.current.disturb()
+            found = Odd.current.chance.choice(choices)
+            return found(self) if isinstance(found, types.FunctionType) else found
+
+        return call
+
+    members: dict[str, Any] = {
+        "__del__": lambda self: Odd.current.interfere(),
+        "__hash__": kind.__hash__,
+    }
+    for name, choices in results.items():
+        members[name if name in _PLAIN else f"__{name}__"] = method(choices)
+    return type(f"Lying{kind.__name__.title()}", (kind,), members)
 
 
-def pretender(odd: Odd, kind: type) -> Any:
-    """Return an object that passes ``isinstance(thing, kind)`` and is of another type."""
-
-    class Pretender(Hostile):
-        @property
-        def __class__(self) -> Any:
-            return kind
-
-    return Pretender(odd)
+_PLAIN = ("encode", "release", "fileno", "monotonic", "tolist")
+_SPECIAL = ["bytes", "index", "int", "float", "iter", "next", "getitem", "bool", "call", "eq"]
+_SPECIAL += ["contains", "enter", "exit", "len", "length_hint"]
+_LENGTHS = (0, 1, 1 << 20)
 
 
-def sequence(odd: Odd, things: list[Any]) -> Any:
-    """Return a sequence whose length is a guess, and whose items interfere."""
-
-    class Sequence:
-        def __len__(self) -> int:
-            odd.disturb()
-            wrong = [0, 1, len(things) + 1, len(things) * 3 + 5, 1 << 20]
-            return len(things) if odd.often(0.6) else odd.chance.choice(wrong)
-
-        def __iter__(self) -> Iterator[Any]:
-            for thing in things:
-                odd.disturb()
-                yield thing
-            if odd.often(0.2):
-                yield from things * 3
-
-        def __getitem__(self, place: int) -> Any:
-            odd.disturb()
-            return things[place]
-
-        def tolist(self) -> Any:
-            odd.disturb()
-            return odd.chance.choice([things, things * 2, 5, self])
-
-    if odd.often(0.1):
-        Sequence.__array_interface__ = {}  # type: ignore[attr-defined]
-        Sequence.dtype = numpy.dtype("O")  # type: ignore[attr-defined]
-    return Sequence()
+def _emptied(items: Any) -> Any:
+    found = list.__getitem__(items, slice(None))
+    list.clear(items)
+    return iter(found)
 
 
-def shrinking(odd: Odd, things: list[Any]) -> Any:
-    """Return a sequence whose items change the list while it is read."""
-    shared: list[Any] = []
-
-    class Changing(bytes):
-        def __bytes__(self) -> bytes:
-            draw = odd.chance.random()
-            if draw < 0.4:
-                shared.clear()
-            elif draw < 0.8:
-                shared.extend([b"more"] * 50)
-            odd.disturb()
-            return odd.chance.choice([bytes(3), bytes_of(odd)(b"abc")])
-
-        def __iter__(self) -> Iterator[int]:
-            shared.clear()
-            return iter((b"a", b"b"))  # type: ignore[arg-type]
-
-    shared.extend(Changing(b"abc") for _ in things)
-    return shared
-
-
-def bytes_of(odd: Odd) -> type[bytes]:
-    """Return a subclass of bytes that lies about itself."""
-
-    class LyingBytes(bytes):
-        def __len__(self) -> int:
-            odd.interfere()
-            return odd.chance.choice([0, 1, 1 << 20])
-
-        def __iter__(self) -> Any:
-            odd.disturb()
-            return iter((1, 2))
-
-        def __eq__(self, other: object) -> bool:
-            odd.disturb()
-            return odd.often(0.5)
-
-        __hash__ = bytes.__hash__
-
-        def __del__(self) -> None:
-            odd.interfere()
-
-    return LyingBytes
+#: An object whose every operation raises or calls back.
+Hostile = lying(
+    object, **dict.fromkeys([*_SPECIAL, *_PLAIN], (1, None, b"x", "x", lambda self: self))
+)
+LyingBytes = lying(bytes, len=_LENGTHS, iter=(lambda self: iter((1, 2)),), eq=(True, False))
+LyingBytearray = lying(bytearray, len=(1 << 20,))
+LyingText = lying(
+    str,
+    encode=(b"x", bytearray(b"yy"), [1, 2], "text", lambda self: LyingBytes()),
+    str=("other",),
+    eq=(False,),
+    hash=(0, -1, 1 << 61),
+)
+LyingInt = lying(int, **dict.fromkeys(["le", "ge", "lt", "gt"], (True,)), index=(-5, 1 << 70))
+LyingList = lying(
+    list,
+    len=(lambda self: list.__len__(self), *_LENGTHS),
+    iter=(_emptied, lambda self: iter(list.__getitem__(self, slice(0, 1)))),
+)
+Sequence = lying(
+    collections.UserList,
+    len=(*[lambda self: len(self.data)] * 4, lambda self: len(self.data) + 1, *_LENGTHS),
+    iter=(*[lambda self: iter(self.data)] * 4, lambda self: iter(self.data * 4)),
+    tolist=(5, lambda self: self, lambda self: self.data * 2),
+)
+LyingArray = lying(numpy.ndarray, len=(0, 1, 1000))
+LyingArray.ndim = property(lambda self: Odd.current.disturb() or 1)
+LyingArray.strides = property(lambda self: Odd.current.chance.choice([(5,), (1 << 20,), ()]))
 
 
-def bytearray_of(odd: Odd) -> type[bytearray]:
-    """Return a subclass of bytearray that interferes when it is freed."""
+class Pretender(Hostile):  # type: ignore[misc]
+    """An object that passes ``isinstance(thing, kind)`` and is of another type."""
 
-    class LyingBytearray(bytearray):
-        def __len__(self) -> int:
-            return 1 << 20
+    def __init__(self, kind: type) -> None:
+        self._kind = kind
 
-        def __del__(self) -> None:
-            odd.interfere()
-
-    return LyingBytearray
+    @property
+    def __class__(self) -> Any:
+        return self._kind
 
 
-def list_of(odd: Odd) -> type[list[Any]]:
-    """Return a subclass of list that lies about itself."""
+class Changing(bytes):
+    """A cell that changes its list while the list is read."""
 
-    class LyingList(list[Any]):
-        def __len__(self) -> int:
-            odd.disturb()
-            return odd.chance.choice([list.__len__(self), 0, 1 << 20])
+    shared: list[Any]
 
-        def __iter__(self) -> Iterator[Any]:
-            odd.disturb()
-            items = list.__getitem__(self, slice(None))
-            if odd.often(0.3):
-                list.clear(self)
-            return iter(items[: odd.chance.choice([0, 1, 1 << 20])])
+    def __bytes__(self) -> bytes:
+        if Odd.current.often(0.5):
+            self.shared.clear()
+        else:
+            self.shared.extend([b"more"] * 50)
+        Odd.current.disturb()
+        return Odd.current.chance.choice([bytes(3), LyingBytes(b"abc")])
 
-    return LyingList
-
-
-def lying_array(odd: Odd) -> type[numpy.ndarray[Any, Any]]:
-    """Return a subclass of NumPy's array that lies about itself."""
-
-    class LyingArray(numpy.ndarray[Any, Any]):
-        def __len__(self) -> int:
-            odd.disturb()
-            return odd.chance.choice([0, 1, 1000])
-
-        @property
-        def ndim(self) -> int:
-            odd.disturb()
-            return 1
-
-        @property
-        def strides(self) -> Any:
-            odd.disturb()
-            return odd.chance.choice([(5,), (0,), (1 << 20,), ()])
-
-    return LyingArray
+    def __iter__(self) -> Iterator[int]:
+        self.shared.clear()
+        return iter((b"a", b"b"))  # type: ignore[arg-type]
 
 
-class Hostile:
-    """An object whose every operation raises or calls back."""
+class Exporter:
+    """An exporter of a buffer, written in Python.
 
-    def __init__(self, odd: Odd) -> None:
-        self._odd = odd
+    It has no ``__del__``: CPython 3.14's collector would clear its methods before it releases the
+    buffers of its instances, and crash.
+    """
 
-    def _trouble(self, *a: Any, **k: Any) -> Any:
-        self._odd.disturb()
-        return self._odd.chance.choice([1, None, b"x", "x", self])
+    def __init__(self, data: bytes) -> None:
+        self._data = data
 
-    __bytes__ = __index__ = __int__ = __float__ = __iter__ = __next__ = __getitem__ = _trouble
-    __bool__ = __call__ = __eq__ = __contains__ = __enter__ = __exit__ = encode = release = _trouble
-    fileno = monotonic = tolist = __length_hint__ = __len__ = _trouble
+    def __buffer__(self, flags: int) -> memoryview:
+        Odd.current.disturb()
+        return memoryview(self._data)
 
-    def __hash__(self) -> int:
-        self._odd.interfere()
-        return 7
-
-    def __del__(self) -> None:
-        self._odd.interfere()
+    def __release_buffer__(self, view: memoryview) -> None:
+        Odd.current.interfere()
