@@ -1,10 +1,10 @@
-"""Everything that threads may do with the kernel at once: ``python -m tests.kernel.stress``.
+"""Threads that use a producer, and its handles, at once: ``python -m tests.kernel.stress``.
 
-Users send, wait, read their handles and drop them; stages take the chunks, split them, let rows
-expire, seal requests and settle them; others read statistics. It checks that each message has
-exactly one outcome and that all memory is given back. A second of it is part of the tests. It is
-meant for ThreadSanitizer in a free-threaded build (``tox -e threads``), where any two of these
-meet.
+Users send, wait, read their handles and drop them, and brokers refuse, lose or delay requests,
+while the pipeline takes the messages, seals them, lets them expire and reports them; others read
+statistics. It checks that each message has exactly one outcome, which is true, and that all memory
+is given back. A second of it is part of the tests. It is meant for ThreadSanitizer in a
+free-threaded build (``tox -e threads``), where any two of these meet.
 """
 
 from __future__ import annotations
@@ -12,50 +12,40 @@ from __future__ import annotations
 import argparse
 import collections
 import contextlib
+import logging
 import random
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
-import crc32c
-
 import pykaproducer._kernel as _kernel
-from pykaproducer._kernel import (
-    FNV1A,
-    MURMUR2,
-    STICKY,
-    Chunk,
-    Delivery,
-    DeliveryReport,
-    EventQueue,
-    Partitioner,
-    PolledOutcomes,
-    ReportTo,
-    SampledStat,
-    Slice,
+from pykaproducer import (
+    BlockDelivery,
+    BufferFullError,
+    DeliveryError,
+    DeliveryFailures,
+    FlushTimeoutError,
+    OutcomeTimeoutError,
 )
-
-from .helper import Door, NoSpaceError, pack
+from pykaproducer.delivery import Delivery
+from pykaproducer.testing import ScriptedCluster
+from pykaproducer.testing.scripted import Drop, Refuse
+from tests.confluent.helper import on
 
 TOPICS = ("one", "two", "three")
 PARTITIONS = 8
-AVAILABLE = pack(range(PARTITIONS))
 #: So little that senders wait for space.
 LIMIT = 1 << 20
-
-
-class StressDoor(Door):
-    """An admission with the real clock, whose senders wait for space."""
-
-    def __init__(self) -> None:
-        super().__init__(limit=LIMIT)
-        self._settings["fake_clock"] = None
-        self.open()
-
-    def _wait_for_space(self, turn: _kernel.Turn) -> None:
-        if not turn.lock.acquire(timeout=0.01):
-            raise NoSpaceError
+#: Errors with which brokers refuse a request: retriable, and not.
+CODES = (6, 7, 19, 29)
+SETTINGS = {
+    "buffer_memory": LIMIT,
+    "max_block_ms": 10,
+    "retry_backoff_ms": 1,
+    "reconnect_backoff_ms": 1,
+    "reconnect_backoff_max_ms": 5,
+}
 
 
 class Stress:
@@ -64,40 +54,43 @@ class Stress:
     def __init__(self, seed: int, seconds: float) -> None:
         self._seed = seed
         self._end = time.monotonic() + seconds
-        self._door = StressDoor()
-        self._latency = SampledStat(0.1, 3, True)
-        self._chunks: collections.deque[Chunk] = collections.deque()
-        self._slices: collections.deque[Slice] = collections.deque()
-        self._settled: collections.deque[Slice] = collections.deque()
-        self._outcomes = PolledOutcomes(
-            EventQueue(), [], lambda: None, DeliveryReport, only_errors=False
-        )
+        self._cluster = ScriptedCluster(2, dict.fromkeys(TOPICS, PARTITIONS))
+        self._producer = self._cluster.producer(**SETTINGS)
+        self._polling = on(self._cluster, message__timeout__ms=1000)
         self._failures: list[BaseException] = []
-        self._called: collections.deque[None] = collections.deque()
+        # Callbacks that were asked for, and that have run; and what they said.
         self._asked: collections.deque[None] = collections.deque()
-        self._polled: collections.deque[int] = collections.deque()
-        self.finished = threading.Event()
+        self._called: collections.deque[None] = collections.deque()
+        self._delivered: collections.deque[tuple[str, int, int, bytes]] = collections.deque()
+        self._finished = threading.Event()
 
     def run(self) -> int:
         """Run all threads; return the number of messages. Raises the first failure."""
         users = [self._user, self._user, self._sender, self._block_user, self._poller]
-        stages = [self._dispatcher, self._timer, self._broker, self._broker, self._reporter]
-        user_threads = [self._thread(each, number) for number, each in enumerate(users)]
-        stage_threads = [self._thread(each, 10 + n) for n, each in enumerate(stages)]
-        reader = self._thread(self._reader, 20)
-        for thread in user_threads:
+        threads = [self._thread(each, number) for number, each in enumerate(users)]
+        others = [self._thread(each, 10 + n) for n, each in enumerate((self._reader, self._faults))]
+        for thread in threads:
             thread.join()
-        while not self._door._is_at_rest() and not self._failures:
-            self._door.budget.fits(1)
-        self.finished.set()
-        for thread in (*stage_threads, reader):
+        self._finished.set()
+        for thread in others:
             thread.join()
+        with contextlib.suppress(DeliveryFailures):
+            self._producer.flush()
+        self._polling.flush()
         if self._failures:
             raise self._failures[0]
-        self._outcomes.queue.serve(lambda error: error)
-        assert self._door.budget.used == 0, self._door.budget.used
+        used = self._producer.stats()["buffer"]["used"]
+        accepted: int = self._producer.accepted
+        self._producer.close()
+        self._polling.close()
+        assert used == 0, used
         assert len(self._called) == len(self._asked), (len(self._called), len(self._asked))
-        return self._door.accepted
+        logs = {(name, n): self._cluster.log(name, n) for name in TOPICS for n in range(PARTITIONS)}
+        for topic, partition, offset, value in self._delivered:
+            assert logs[topic, partition][offset].value == value
+        assert len({place[:3] for place in self._delivered}) == len(self._delivered)
+        self._cluster.close()
+        return accepted
 
     def _thread(self, target: Callable[[random.Random], None], number: int) -> threading.Thread:
         def run() -> None:
@@ -105,7 +98,6 @@ class Stress:
                 target(random.Random(self._seed * 100 + number))
             except BaseException as failure:
                 self._failures.append(failure)
-                self.finished.set()
 
         thread = threading.Thread(target=run, name=target.__name__)
         thread.start()
@@ -114,28 +106,40 @@ class Stress:
     def _is_over(self) -> bool:
         return time.monotonic() >= self._end or bool(self._failures)
 
+    def _check(self, check: Callable[[], object]) -> None:
+        """Call a function in a callback, whose exceptions would only be logged."""
+        self._called.append(None)
+        try:
+            check()
+        except BaseException as failure:
+            self._failures.append(failure)
+
     # Users ----------------------------------------------------------------------------------------
 
-    def _on_delivery(self, _error: BaseException | None, delivery: Delivery) -> None:
-        self._called.append(None)
-        assert delivery.done()
-        assert delivery.partition is not None or delivery.failed()
-
     def _send(self, chance: random.Random) -> Delivery | None:
+        value = b"%d" % chance.randrange(1 << 60) + b"v" * chance.choice([0, 1, 100, 100, 20_000])
+
+        def report(error: BaseException | None, delivery: Delivery) -> None:
+            assert delivery.done()
+            assert delivery.failed() == (error is not None)
+            if error is None:
+                found = delivery.result(0)
+                self._delivered.append((found.topic, found.partition, found.offset, value))
+
         options: dict[str, Any] = {}
         if chance.random() < 0.3:
-            options["on_delivery"] = self._on_delivery
+            options["on_delivery"] = lambda error, it: self._check(lambda: report(error, it))
         if chance.random() < 0.1:
             options["delivery_timeout_ms"] = chance.choice([1, 5, 50])
         try:
-            delivery: Delivery = self._door.send(
+            delivery: Delivery = self._producer.send(
                 chance.choice(TOPICS),
-                b"v" * chance.choice([0, 1, 100, 100, 100, 20_000]),
+                value,
                 chance.choice([None, b"", b"key%d" % chance.randrange(50)]),
                 [("name", b"header")] if chance.random() < 0.1 else None,
                 **options,
             )
-        except NoSpaceError:
+        except BufferFullError:
             return None
         if "on_delivery" in options:
             self._asked.append(None)
@@ -144,8 +148,7 @@ class Stress:
     def _sender(self, chance: random.Random) -> None:
         """Only send, and drop each handle at once."""
         while not self._is_over():
-            for _ in range(50):
-                self._send(chance)
+            self._send(chance)
 
     def _user(self, chance: random.Random) -> None:
         handles: list[Delivery] = []
@@ -159,22 +162,19 @@ class Stress:
                 del handles[: chance.randrange(200)]
 
     def _use(self, chance: random.Random, handle: Delivery) -> None:
-        what = chance.randrange(6)
+        what = chance.randrange(5)
         if what == 0:
-            lock = threading.Lock()
-            lock.acquire()
-            if handle.watch(lock):
-                lock.acquire(timeout=chance.choice([0.0, 0.005]))
-                handle.unwatch(lock)
+            with contextlib.suppress(OutcomeTimeoutError, DeliveryError):
+                handle.result(chance.choice([0.0, 0.005]))
         elif what == 1:
-            if handle.when_settled(lambda _delivery: self._called.append(None)):
-                self._asked.append(None)
+            self._asked.append(None)
+            handle.add_done_callback(lambda it: self._check(it.done))
         elif what == 2:
             value, key = handle.value, handle.key  # both may be gone at the next look
             assert value is None or len(value) == handle.serialized_value_size
-            assert key is None or key in (b"", key)
+            assert key is None or key[:3] in (b"", b"key")
         elif what == 3 and handle.failed():
-            assert isinstance(handle.failure(), OSError)
+            assert isinstance(handle.exception(0), DeliveryError)
         else:
             assert handle.topic in TOPICS
             assert handle.offset is None or handle.partition is not None
@@ -184,135 +184,71 @@ class Stress:
         while not self._is_over():
             count = chance.choice([1, 10, 500])
             values = [b"b" * chance.choice([5, 400]) for _ in range(count)]
-            block = _kernel.SentBlock()
-            watched = chance.random() < 0.5
-            watch = (lambda _delivery: self._called.append(None)) if watched else None
-            columns = _kernel.columns_of(values, [b"k%d" % n for n in range(count)])
+            watch = None
+            if chance.random() < 0.5:
+
+                def watch(_error: BaseException | None, block: BlockDelivery) -> None:
+                    self._check(block.done)
+
             try:
-                self._door._send_block(
-                    block, chance.choice(TOPICS), [columns], None, watch, (NoSpaceError,)
+                block = self._producer.send_many(
+                    chance.choice(TOPICS),
+                    values,
+                    [b"k%d" % n for n in range(count)],
+                    on_delivery=watch,
                 )
-            except NoSpaceError:
+            except BufferFullError:
                 continue
-            if watched:
+            if watch is not None:
                 self._asked.append(None)
             for _ in range(chance.choice([0, 3])):
-                block.pending()
-                block.failures()
+                block.done(), repr(block)
             if chance.random() < 0.3:
-                delivered, failed = block.outcomes()
-                assert sum(rows for rows, _, _ in delivered.values()) + len(failed) <= count
+                with contextlib.suppress(OutcomeTimeoutError):
+                    found = block.outcome(0.005)
+                    rows = sum(each.rows for each in found.delivered.values())
+                    assert rows + len(found.failed) == count
 
     def _poller(self, chance: random.Random) -> None:
-        """Send as ``confluent.Producer`` does, and poll."""
-        reports = [ReportTo(self._outcomes, None), ReportTo(self._outcomes, self._on_report)]
+        """Send as a program of confluent-kafka does, and poll."""
+
+        def report(error: object, message: Any) -> None:
+            assert message.value() == b"polled"
+            assert (message.offset() is not None) == (error is None)
+
         while not self._is_over():
-            with contextlib.suppress(NoSpaceError):
-                report = chance.choice(reports)
-                self._door.send(chance.choice(TOPICS), b"polled", on_delivery=report)
+            with contextlib.suppress(BufferError):
+                self._polling.produce(
+                    chance.choice(TOPICS),
+                    b"polled",
+                    on_delivery=lambda error, it: self._check(lambda: report(error, it)),
+                )
+                self._asked.append(None)
             if chance.random() < 0.1:
-                self._outcomes.queue.serve(lambda error: error)
-                self._outcomes.take_failures()
+                self._polling.poll(0)
 
-    def _on_report(self, _error: BaseException | None, report: DeliveryReport) -> None:
-        assert report.value() == b"polled"
-        self._polled.append(report.timestamp()[1])
-
-    # Stages ---------------------------------------------------------------------------------------
-
-    def _dispatcher(self, chance: random.Random) -> None:
-        """Take, partition and pass on, as the dispatcher and the topic workers do."""
-        partitioner = Partitioner(chance.choice([MURMUR2, FNV1A]), STICKY)
-        while not self.finished.is_set():
-            for chunk in self._door.chunks():
-                self._chunks.append(chunk)
-                if chance.random() < 0.1:
-                    chunk.accepted(), chunk.unassigned(), len(chunk)
-                slices, unknown = chunk.split(partitioner, PARTITIONS, AVAILABLE)
-                assert unknown is None
-                self._slices.extend(slices)
-
-    def _timer(self, chance: random.Random) -> None:
-        """Let rows expire, wherever they are."""
-        while not self.finished.is_set():
-            for _ in range(len(self._chunks)):
-                chunk = self._chunks.popleft()
-                for part in chunk.expired(time.monotonic()):
-                    self._report(part.fail(OSError("expired"), OSError("perhaps")))
-                if chunk.unsettled:
-                    self._chunks.append(chunk)
-                assert chunk.next_deadline > 0
-                assert chunk.has_waiters in (False, True)
-                assert chunk.handles >= 0
-
-    def _broker(self, chance: random.Random) -> None:
-        """Seal and settle."""
-        while not self.finished.is_set() or self._slices:
-            try:
-                part = self._slices.popleft()
-            except IndexError:
-                continue
-            if chance.random() < 0.05:
-                part.detach_payload()
-            while part.count:
-                claimed = part.claim(1 << 16, 500, True)
-                if claimed is None:
-                    break
-                self._settle(chance, claimed)
-
-    def _settle(self, chance: random.Random, claimed: Slice) -> None:
-        batch, count = _kernel.encode_batch([claimed], crc32c.crc32c)
-        assert count == claimed.count
-        assert len(batch) > 61
-        what = chance.random()
-        if what < 0.1:
-            self._report(claimed.fail(OSError("refused"), OSError("perhaps refused")))
-        elif what < 0.2:
-            claimed.mark_ambiguous()
-            claimed.unclaim()
-            self._slices.append(claimed)
-        else:
-            settled, rows, _nbytes = _kernel.deliver_parts(
-                [claimed], 1000, -1, self._latency, time.monotonic()
-            )
-            assert rows <= count
-            for part in settled:
-                self._report(part)
-
-    def _report(self, part: Slice | None) -> None:
-        if part is not None:
-            part.wake_waiters()
-            self._settled.append(part)
-
-    def _reporter(self, _chance: random.Random) -> None:
-        while not self.finished.is_set() or self._settled:
-            try:
-                part = self._settled.popleft()
-            except IndexError:
-                continue
-            part.first_error()
-            part.unreported_failures()
-            part.report(self._callback_failed)
-
-    def _callback_failed(self, _callback: object, failure: BaseException) -> None:
-        self._failures.append(failure)
+    # Others ---------------------------------------------------------------------------------------
 
     def _reader(self, chance: random.Random) -> None:
-        """Read what ``stats()``, ``flush()`` and a BrokerWorker read."""
-        door = self._door
-        while not self.finished.is_set():
-            now = time.monotonic()
-            self._latency.recent(now), self._latency.percentiles(now, 0.5, 0.99)
-            self._latency.histogram([0.01, 0.1]), self._latency.count, self._latency.largest
-            door._open_rows(), door._is_at_rest(), door._unannounced()
-            assert 0 <= door.budget.used <= LIMIT
-            assert min(door.accepted, door.accepted_bytes) >= 0
-            assert door.budget.waiting >= 0
-            for slot in door._unannounced():
-                assert slot.waiting() >= (0, 0)
-                assert slot.is_empty or slot.next_deadline > 0
+        """Read statistics, and flush without waiting."""
+        while not self._finished.is_set():
+            buffer = self._producer.stats()["buffer"]
+            assert 0 <= buffer["used"] <= LIMIT
+            assert buffer["waiting_senders"] >= 0
+            assert min(self._producer.accepted, self._producer.accepted_bytes) >= 0
             if chance.random() < 0.1:
                 _kernel.pool_use()
+                with contextlib.suppress(FlushTimeoutError, DeliveryFailures):
+                    self._producer.flush(0)
+
+    def _faults(self, chance: random.Random) -> None:
+        """Let brokers refuse a request, or lose one before or after it is appended."""
+        while not self._finished.wait(0.05):
+            fault = chance.choice([Refuse(chance.choice(CODES)), Drop(appended=True), Drop()])
+            self._cluster.next("produce", fault)
+            if chance.random() < 0.1:
+                where = chance.choice(TOPICS), chance.randrange(PARTITIONS)
+                self._cluster.move_leader(*where, chance.randrange(2))
 
 
 def main() -> int:
@@ -323,6 +259,7 @@ def main() -> int:
     arguments = parser.parse_args()
     seed = random.SystemRandom().randrange(1 << 30) if arguments.seed is None else arguments.seed
     print(f"seed {seed}", flush=True)
+    logging.disable()
     print(f"{Stress(seed, arguments.seconds).run():,} messages: one outcome each")
     return 0
 
