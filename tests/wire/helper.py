@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import pytest
 from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
+from pykaproducer._wire import WireError
+from pykaproducer._wire.messages import VERSIONS, ApiKey
 from pykaproducer.testing._messages import ProduceRequest
 
 NOW_MS = 1_700_000_000_000
@@ -49,12 +52,17 @@ def produce_request(
     return bytes(request.encode(header=True, framed=True))
 
 
-def read_request(kind: Any, version: int, framed: bytes) -> Any:
+def versions(key: ApiKey) -> st.SearchStrategy[int]:
+    return st.integers(*VERSIONS[key])
+
+
+def read_request(kind: Any, version: int, framed: bytes, correlation_id: int = 7) -> Any:
     """Return the codec's object for a request; it must be encoded to the same bytes again."""
     assert int.from_bytes(framed[:4], "big") == len(framed) - 4
     request = kind.decode(framed, version=version, header=True, framed=True)
     assert request.header.request_api_key == kind.API_KEY
     assert request.header.request_api_version == version
+    assert request.header.correlation_id == correlation_id
     assert request.encode(framed=True) == framed
     return request
 
@@ -65,6 +73,15 @@ def payload(answer: Any) -> bytes:
     encoded = bytes(answer.encode(header=True))
     assert encoded[:4] == b"\0\0\0\1"
     return encoded[4:]
+
+
+def check_answer(decode: Callable[[bytes], object], answer: Any, expected: object) -> None:
+    """Check what is decoded, and that a response that is cut off anywhere is an error."""
+    whole = payload(answer)
+    assert decode(whole) == expected
+    for cut in range(len(whole)):
+        with pytest.raises(WireError):
+            decode(whole[:cut])
 
 
 def record_batch(

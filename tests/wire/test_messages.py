@@ -48,12 +48,17 @@ from pykaproducer.testing._messages import (
     SaslAuthenticateRequest,
     SaslHandshakeRequest,
 )
-from tests.wire.helper import client_ids, int16, int32, int64, names, payload, read_request
-
-
-def versions(key: ApiKey) -> st.SearchStrategy[int]:
-    return st.integers(*VERSIONS[key])
-
+from tests.wire.helper import (
+    check_answer,
+    client_ids,
+    int16,
+    int32,
+    int64,
+    names,
+    payload,
+    read_request,
+    versions,
+)
 
 # Requests -----------------------------------------------------------------------------------
 
@@ -61,8 +66,7 @@ def versions(key: ApiKey) -> st.SearchStrategy[int]:
 @given(st.sampled_from(API_VERSIONS_LADDER), st.integers(0, 2**31 - 1), client_ids)
 def test_api_versions_request(version: int, correlation_id: int, client_id: str | None) -> None:
     framed = api_versions_request(version, correlation_id, client_id)
-    request = read_request(ApiVersionsRequest, version, framed)
-    assert request.header.correlation_id == correlation_id
+    request = read_request(ApiVersionsRequest, version, framed, correlation_id)
     assert request.header.client_id == client_id
     if version >= 3:
         # Brokers reject names and versions with other characters (INVALID_REQUEST).
@@ -77,7 +81,6 @@ def test_metadata_request(
     framed = metadata_request(version, 7, client_id, topics, allow)
     request = read_request(MetadataRequest, version, framed)
     assert [topic.name for topic in request.topics] == topics
-    assert request.header.correlation_id == 7
     if version >= 4:
         assert request.allow_auto_topic_creation == allow
 
@@ -165,75 +168,12 @@ def test_create_topic_answer(version: int, code: int, message: str | None) -> No
         decode_create_topic(version, payload(CreateTopicsResponse(version=version)))
 
 
-#: Requests as kafka-python 3.0.12 encodes them: of client "c", with the correlation id 7.
-GOLDEN = [
-    (
-        api_versions_request(0, 7, "c"),
-        "0000000b 0012 0000 00000007 0001 63",
-    ),
-    (
-        metadata_request(0, 7, "c", ["t"], True),
-        "00000012 0003 0000 00000007 0001 63 00000001 0001 74",
-    ),
-    (
-        metadata_request(1, 7, None, None, True),
-        "0000000e 0003 0001 00000007 ffff ffffffff",
-    ),
-    (
-        metadata_request(4, 7, "c", ["t"], False),
-        "00000013 0003 0004 00000007 0001 63 00000001 0001 74 00",
-    ),
-    (
-        metadata_request(8, 7, "c", [], True),
-        "00000012 0003 0008 00000007 0001 63 00000000 01 00 00",
-    ),
-    (
-        metadata_request(9, 7, "c", ["t"], True),
-        "00000014 0003 0009 00000007 0001 63 00 02 0274 00 01 00 00 00",
-    ),
-    (
-        metadata_request(13, 7, "c", ["t"], True),
-        "00000023 0003 000d 00000007 0001 63 00 02" + "00" * 16 + "0274 00 01 00 00",
-    ),
-    (
-        metadata_request(12, 7, "c", None, True),
-        "00000010 0003 000c 00000007 0001 63 00 00 01 00 00",
-    ),
-    (
-        init_producer_id_request(0, 7, "c"),
-        "00000011 0016 0000 00000007 0001 63 ffff 7fffffff",
-    ),
-    (
-        init_producer_id_request(2, 7, "c"),
-        "00000012 0016 0002 00000007 0001 63 00 00 7fffffff 00",
-    ),
-    (
-        init_producer_id_request(5, 7, "c"),
-        "0000001c 0016 0005 00000007 0001 63 00 00 7fffffff ffffffffffffffff ffff 00",
-    ),
-    (
-        create_topic_request(7, 7, "c", "t", 3, -1, {"a": "b"}, 9),
+def test_golden_bytes() -> None:
+    """Version 7 of CreateTopics, which the codec lacks, as kafka-python 3.0.12 encodes it."""
+    assert create_topic_request(7, 7, "c", "t", 3, -1, {"a": "b"}, 9) == bytes.fromhex(
         "00000023 0013 0007 00000007 0001 63 00 02 0274 00000003 ffff 01 02 0261 0262 00 00"
-        "00000009 00 00",
-    ),
-    (
-        handshake_request(1, 7, "c", "PLAIN"),
-        "00000012 0011 0001 00000007 0001 63 0005 504c41494e",
-    ),
-    (
-        authenticate_request(1, 7, "c", b"abc"),
-        "00000012 0024 0001 00000007 0001 63 00000003 616263",
-    ),
-    (
-        authenticate_request(2, 7, "c", b"abc"),
-        "00000011 0024 0002 00000007 0001 63 00 04 616263 00",
-    ),
-]
-
-
-@pytest.mark.parametrize(("framed", "golden"), GOLDEN)
-def test_golden_bytes(framed: bytes, golden: str) -> None:
-    assert framed.hex() == golden.replace(" ", "")
+        "00000009 00 00"
+    )
 
 
 def test_api_versions_names_the_software() -> None:
@@ -436,12 +376,11 @@ def test_init_producer_id_answer(
         producer_id=producer_id,
         producer_epoch=epoch,
     )
-    sent = payload(answer)
-    decoded = decode_init_producer_id(version, sent)
-    for cut in range(len(sent)):
-        with pytest.raises(WireError):
-            decode_init_producer_id(version, sent[:cut])
-    assert decoded == ProducerIdAnswer(code, producer_id, epoch, throttle_ms)
+    check_answer(
+        lambda data: decode_init_producer_id(version, data),
+        answer,
+        ProducerIdAnswer(code, producer_id, epoch, throttle_ms),
+    )
 
 
 # Malformed answers ----------------------------------------------------------------------------
