@@ -22,3 +22,11 @@ def batch(**columns: Any) -> Any:
 
 def coded(numbers: list[Any], kind: Any = None) -> Any:
     return pyarrow.array(numbers, kind).dictionary_encode()
+
+
+def with_headers(pairs: list[Any], kind: Any) -> Any:
+    return batch(value=["v"] * len(pairs), headers=pyarrow.array(pairs, kind))
+
+
+def list_of(**fields: Any) -> Any:
+    return pyarrow.list_(pyarrow.struct(list(fields.items())))

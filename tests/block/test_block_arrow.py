@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import signal
-from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
@@ -14,21 +13,7 @@ import pytest
 from pykaproducer import Producer
 from pykaproducer.testing import ScriptedCluster
 from tests._support import programs
-from tests._support.blocks import SOON, batch, coded, logged
-
-
-@pytest.fixture
-def cluster() -> Iterator[ScriptedCluster]:
-    with ScriptedCluster() as cluster:
-        cluster.add_topic("t", 10)
-        yield cluster
-
-
-@pytest.fixture
-def producer(cluster: ScriptedCluster) -> Iterator[Producer]:
-    with cluster.producer() as producer:
-        yield producer
-
+from tests._support.blocks import SOON, batch, coded, list_of, logged, with_headers
 
 # Arrow: numbers
 
@@ -105,14 +90,6 @@ def test_what_lies_under_a_null_is_not_sent(producer: Producer, first: int) -> N
     two = pyarrow.chunked_array([rows[:1], rows])
     with pytest.raises(ValueError, match=f"row {3 - first}: the struct is null"):
         producer.send_arrow(two, "t")
-
-
-def with_headers(pairs: list[Any], kind: Any) -> Any:
-    return batch(value=["v"] * len(pairs), headers=pyarrow.array(pairs, kind))
-
-
-def list_of(**fields: Any) -> Any:
-    return pyarrow.list_(pyarrow.struct(list(fields.items())))
 
 
 def test_the_fields_of_a_header_are_found_by_name(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy
@@ -12,28 +12,7 @@ import pytest
 from pykaproducer import Producer
 from pykaproducer.testing import ScriptedCluster
 from tests._support.arrow_structs import Edited, structs
-from tests._support.blocks import SOON, batch, coded, logged
-
-
-@pytest.fixture
-def cluster() -> Iterator[ScriptedCluster]:
-    with ScriptedCluster() as cluster:
-        cluster.add_topic("t", 10)
-        yield cluster
-
-
-@pytest.fixture
-def producer(cluster: ScriptedCluster) -> Iterator[Producer]:
-    with cluster.producer() as producer:
-        yield producer
-
-
-def with_headers(pairs: list[Any], kind: Any) -> Any:
-    return batch(value=["v"] * len(pairs), headers=pyarrow.array(pairs, kind))
-
-
-def list_of(**fields: Any) -> Any:
-    return pyarrow.list_(pyarrow.struct(list(fields.items())))
+from tests._support.blocks import SOON, batch, coded, list_of, logged, with_headers
 
 
 class Once:

@@ -15,20 +15,6 @@ from pykaproducer.testing import ScriptedCluster
 from pykaproducer.testing.scripted import Hold
 from tests._support.blocks import SOON, logged
 
-
-@pytest.fixture
-def cluster() -> Iterator[ScriptedCluster]:
-    with ScriptedCluster() as cluster:
-        cluster.add_topic("t", 10)
-        yield cluster
-
-
-@pytest.fixture
-def producer(cluster: ScriptedCluster) -> Iterator[Producer]:
-    with cluster.producer() as producer:
-        yield producer
-
-
 # Sequences
 
 
