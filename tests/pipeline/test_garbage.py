@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from pykaproducer import DeliveryTimeoutError, Status
+from pykaproducer import DeliveryTimeoutError, Producer, Status
 from pykaproducer.testing import FakeClock, ScriptedCluster
 from pykaproducer.testing.scripted import (
     Exchange,
@@ -46,6 +47,18 @@ from .helper import (
 )
 
 BOTH = pytest.mark.parametrize("idempotent", [True, False], ids=["idempotent", "plain"])
+
+
+@contextlib.contextmanager
+def producing(
+    *, partitions: int = 1, **settings: Any
+) -> Iterator[tuple[ScriptedCluster, Producer]]:
+    """Yield a cluster with the topic t, and a producer that tries again soon."""
+    with (
+        ScriptedCluster(topics={"t": partitions}) as cluster,
+        cluster.producer(**settings, **FAST) as producer,
+    ):
+        yield cluster, producer
 
 
 def empty(framed: bytes) -> bytes:
@@ -87,10 +100,7 @@ def test_an_answer_to_produce_that_makes_no_sense(
     mangle: Mangle, told: str, idempotent: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, logger="pykaproducer")
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(enable_idempotence=idempotent, retries=1, **FAST) as producer,
-    ):
+    with producing(enable_idempotence=idempotent, retries=1) as (cluster, producer):
         warm_up(producer)
         cluster.next("produce", *[mangle] * 3)
         (delivery,) = send(producer, [b"value"])
@@ -111,10 +121,7 @@ def test_an_answer_to_produce_that_makes_no_sense(
 def test_an_answer_to_metadata_s_requests_that_makes_no_sense(
     api: str, mangle: Mangle, told: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(retries=1, **FAST) as producer,
-    ):
+    with producing(retries=1) as (cluster, producer):
         cluster.next(api, *[mangle] * 3)
         assert offsets(send(producer, numbers(3))) == [0, 1, 2]
         assert log(cluster) == numbers(3)
@@ -128,10 +135,7 @@ def test_an_answer_to_metadata_s_requests_that_makes_no_sense(
 @mangles
 def test_a_handshake_that_makes_no_sense(mangle: Mangle, told: str) -> None:
     """The bytes arrive on Metadata's connection and on the Bridge's, in either order."""
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(retries=1, **FAST) as producer,
-    ):
+    with producing(retries=1) as (cluster, producer):
         cluster.next("api_versions", *[mangle] * 6)
         assert offsets(send(producer, numbers(3))) == [0, 1, 2]
         assert log(cluster) == numbers(3)
@@ -139,10 +143,7 @@ def test_a_handshake_that_makes_no_sense(mangle: Mangle, told: str) -> None:
 
 def test_an_answer_that_nobody_asked_for_costs_only_the_connection() -> None:
     """The first of the two is the answer; no request waits for the second."""
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(retries=1, **FAST) as producer,
-    ):
+    with producing(retries=1) as (cluster, producer):
         warm_up(producer)
         cluster.next("produce", *[Mangle(twice)] * 3)
         for number in range(1, 6):
@@ -153,10 +154,7 @@ def test_an_answer_that_nobody_asked_for_costs_only_the_connection() -> None:
 def test_no_memory_is_taken_for_a_length_that_cannot_be() -> None:
     tracemalloc.start()
     try:
-        with (
-            ScriptedCluster(topics={"t": 1}) as cluster,
-            cluster.producer(retries=1, **FAST) as producer,
-        ):
+        with producing(retries=1) as (cluster, producer):
             warm_up(producer)
             cluster.next("produce", *[Mangle(huge_length)] * 3)
             offsets(send(producer, [b"value"]))
@@ -206,10 +204,7 @@ def nothing(answer: Any) -> None:
 @BOTH
 @pytest.mark.parametrize("change", [other_partition, other_topic, nothing])
 def test_an_answer_about_something_else(change: Callable[[Any], None], idempotent: bool) -> None:
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(enable_idempotence=idempotent, retries=1, **FAST) as producer,
-    ):
+    with producing(enable_idempotence=idempotent, retries=1) as (cluster, producer):
         warm_up(producer)
         cluster.next("produce", *[Amend(change)] * 3)
         assert offsets(send(producer, [b"value"])) == [1 if idempotent else 4]
@@ -217,10 +212,7 @@ def test_an_answer_about_something_else(change: Callable[[Any], None], idempoten
 
 
 def test_a_missing_partition_sends_the_whole_request_again_and_doubles_nothing() -> None:
-    with (
-        ScriptedCluster(topics={"t": 2}) as cluster,
-        cluster.producer(linger_ms=60_000, **FAST) as producer,
-    ):
+    with producing(partitions=2, linger_ms=60_000) as (cluster, producer):
         cluster.next("produce", Omit("t", 1, appended=True))
         both = [send(producer, [b"value"], partition=i)[0] for i in range(2)]
         producer.flush(SOON)
@@ -239,10 +231,7 @@ def test_a_missing_partition_sends_the_whole_request_again_and_doubles_nothing()
     ids=["no brokers", "an unknown leader", "a negative leader"],
 )
 def test_metadata_that_says_strange_things_is_asked_for_again(change: Any) -> None:
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(**FAST) as producer,
-    ):
+    with producing() as (cluster, producer):
         cluster.next("metadata", *[Amend(change)] * 3)
         assert offsets(send(producer, numbers(3))) == [0, 1, 2]
         assert log(cluster) == numbers(3)
@@ -267,10 +256,7 @@ def test_garbage_without_end_ends_at_the_deadline() -> None:
 
 def test_what_was_answered_in_front_of_the_garbage_is_delivered() -> None:
     """Two requests are in flight; the answer to the first is good."""
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(batch_max_messages=1, linger_ms=60_000, retries=1, **FAST) as producer,
-    ):
+    with producing(batch_max_messages=1, linger_ms=60_000, retries=1) as (cluster, producer):
         warm_up(producer)
         held = Held()
         cluster.next("produce", held, Mangle(garbage))
@@ -295,11 +281,9 @@ class Chatter:
 
 @pytest.mark.parametrize("said", [b"\x00", b"\x00\x00\x00\x04\x00\x00\x00\x00", b"\xff" * 100])
 def test_bytes_that_nobody_asked_for(said: bytes) -> None:
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(
-            retries=1, request_timeout_ms=20_000, receive_message_max_bytes=1000, **FAST
-        ) as producer,
+    with producing(retries=1, request_timeout_ms=20_000, receive_message_max_bytes=1000) as (
+        cluster,
+        producer,
     ):
         warm_up(producer)
         cluster.next("produce", Chatter(said), Refuse(19))

@@ -99,15 +99,6 @@ def test_gzip_is_at_zlib_s_own_level() -> None:
     assert compress("gzip", data) == zlib.compress(data, 6, wbits=31)
 
 
-def test_lz4_is_as_kafka_reads_it() -> None:
-    """Independent blocks of at most 64 KiB, the only kind that Kafka's reader accepts."""
-    frames = pytest.importorskip("lz4.frame")
-    info = frames.get_frame_info(compress("lz4", LONG))
-    assert not info["block_linked"]
-    assert info["block_size"] == 64 * 1024
-    assert not info["content_checksum"]
-
-
 @pytest.mark.parametrize("name", [installed("snappy")])
 def test_snappy_has_the_java_library_s_header(name: str) -> None:
     assert compress(name, b"x")[:16] == b"\x82SNAPPY\x00\x00\x00\x00\x01\x00\x00\x00\x01"
