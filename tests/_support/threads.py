@@ -1,8 +1,9 @@
-"""The threads of a producer."""
+"""The threads of a producer, and those of a test."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 #: Far longer than a stopped thread needs to end (seconds).
 _SOON = 60.0
@@ -19,3 +20,23 @@ def threads_left(client_id: str) -> list[str]:
         if thread.name.startswith(f"{client_id}-"):
             thread.join(_SOON)
     return threads_of(client_id)
+
+
+def run_together(*functions: Callable[[], None]) -> None:
+    """Run each in a separate thread, all started at the same moment; none may raise."""
+    failures: list[BaseException] = []
+    start = threading.Barrier(len(functions))
+
+    def run(function: Callable[[], None]) -> None:
+        start.wait()
+        try:
+            function()
+        except BaseException as failure:
+            failures.append(failure)
+
+    threads = [threading.Thread(target=run, args=(function,)) for function in functions]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []

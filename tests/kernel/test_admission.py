@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import array
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 
 import pykaproducer._kernel as _kernel
 from pykaproducer._kernel import CHUNK_BYTES, CHUNK_ROWS, ROW_COST
+from tests._support.threads import run_together
 
 from .helper import TOPIC, ClosedError, Door, NoSpaceError, claim, deliver, encode, read, split
 
@@ -413,26 +413,6 @@ def test_order_is_kept_within_a_topic(script: list[tuple[str, bool]]) -> None:
 # Threads ----------------------------------------------------------------------------------------
 
 
-def run_all(*functions: Callable[[], None]) -> None:
-    """Run each in a separate thread, all started at the same moment."""
-    failures: list[BaseException] = []
-    start = threading.Barrier(len(functions))
-
-    def run(function: Callable[[], None]) -> None:
-        start.wait()
-        try:
-            function()
-        except BaseException as failure:
-            failures.append(failure)
-
-    threads = [threading.Thread(target=run, args=(function,)) for function in functions]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
-
-
 def test_threads_lose_nothing_and_keep_their_order() -> None:
     door = Door()
     senders, each = 4, 5_000
@@ -457,7 +437,7 @@ def test_threads_lose_nothing_and_keep_their_order() -> None:
         while len(finished) < senders:
             take()
 
-    run_all(taker, *map(sender, range(senders)))
+    run_together(taker, *map(sender, range(senders)))
     take()
     assert door.accepted == senders * each
     for number in range(senders):

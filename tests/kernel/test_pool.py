@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import random
-import threading
 
 import pytest
 
 import pykaproducer._kernel as _kernel
+from tests._support.threads import run_together
 from tests.kernel.helper import TOPIC, Door, claim, encode, read, split
 
 #: Below and above the sizes that the pool keeps, and around its 32 KiB pieces and 2 MiB slabs.
@@ -36,24 +37,13 @@ def test_a_message_of_any_size_keeps_its_bytes(size: int) -> None:
 
 
 def test_threads_that_take_and_give_memory_do_not_get_each_others() -> None:
-    errors: list[BaseException] = []
-
     def work(seed: int) -> None:
         choose = random.Random(seed)
-        try:
-            for _ in range(40):
-                sizes = choose.choices(SIZES[:7], k=8)
-                there_and_back([bytes([choose.randrange(256)]) * size for size in sizes])
-        except BaseException as error:
-            errors.append(error)
-            raise
+        for _ in range(40):
+            sizes = choose.choices(SIZES[:7], k=8)
+            there_and_back([bytes([choose.randrange(256)]) * size for size in sizes])
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert errors == []
+    run_together(*(functools.partial(work, seed) for seed in range(4)))
 
 
 def test_rows_of_a_table_that_grew_are_all_there() -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
-import threading
 
 import pytest
 
 from pykaproducer._kernel import SampledStat
+from tests._support.threads import run_together
 
 from .helper import TOPIC, Door
 
@@ -88,11 +88,7 @@ def test_many_threads_add_to_one_series() -> None:
         for _ in range(20_000):
             stat.add(1.0, 0.01)
 
-    threads = [threading.Thread(target=add) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_together(*[add] * 4)
     assert stat.count == 80_000
     assert stat.histogram([1.0]) == [80_000, 0]
 
