@@ -313,113 +313,84 @@ def batch(**columns: Any) -> Any:
     return pyarrow.record_batch(columns)
 
 
+def many(*columns: Any, **more: Any) -> Callable[[Producer], object]:
+    return lambda producer: producer.send_many("t", *columns, **more)
+
+
+def rows(data: Any, topic: str | None = "t") -> Callable[[Producer], object]:
+    return lambda producer: producer.send_arrow(data, topic)
+
+
+TOO_LARGE = bytes(2_000_000)
+TWO_BATCHES = pyarrow.Table.from_batches([batch(value=[b"", b""]), batch(value=[TOO_LARGE])])
+NO_NAME = pyarrow.array([[], [{"key": None, "value": b""}]], HEADER)
+
 BAD: dict[str, tuple[Callable[[Producer], object], type[Exception], str]] = {
-    "one text": (lambda p: p.send_many("t", "text"), TypeError, "values must be a sequence"),
-    "one number": (lambda p: p.send_many("t", 5), TypeError, "values must be a sequence"),
-    "a text": (lambda p: p.send_many("t", [b"", "v"]), TypeError, r"values\[1\].*value_serializer"),
-    "a key": (lambda p: p.send_many("t", [b""], [1]), TypeError, r"keys\[0\].*key_serializer"),
-    "lengths": (lambda p: p.send_many("t", [b""], []), ValueError, "keys has 0 .* values has 1"),
+    "one text": (many("text"), TypeError, "values must be a sequence"),
+    "one number": (many(5), TypeError, "values must be a sequence"),
+    "a text": (many([b"", "v"]), TypeError, r"values\[1\].*value_serializer"),
+    "a key": (many([b""], [1]), TypeError, r"keys\[0\].*key_serializer"),
+    "lengths": (many([b""], []), ValueError, "keys has 0 .* values has 1"),
     "a header": (
-        lambda p: p.send_many("t", [b"", b""], headers=[None, [("n", "text")]]),
+        many([b"", b""], headers=[None, [("n", "text")]]),
         TypeError,
         r"headers\[1\]: headers\[0\]",
     ),
-    "headers": (lambda p: p.send_many("t", [b""], headers=[]), ValueError, "headers has 0"),
-    "a partition": (
-        lambda p: p.send_many("t", [b"", b""], partitions=[0, -1]),
-        ValueError,
-        r"partitions\[1\]",
-    ),
+    "headers": (many([b""], headers=[]), ValueError, "headers has 0"),
+    "a partition": (many([b"", b""], partitions=[0, -1]), ValueError, r"partitions\[1\]"),
     "a partition that is too large": (
-        lambda p: p.send_many("t", [b""], partitions=numpy.array([1 << 40])),
+        many([b""], partitions=numpy.array([1 << 40])),
         ValueError,
         r"partitions\[0\]",
     ),
     "a partition of Arrow": (
-        lambda p: p.send_many("t", [b"", b""], partitions=pyarrow.array([0, -1])),
+        many([b"", b""], partitions=pyarrow.array([0, -1])),
         ValueError,
         r"partitions\[1\]",
     ),
-    "a time": (
-        lambda p: p.send_many("t", [b""], timestamps_ms=["now"]),
-        TypeError,
-        r"timestamps_ms\[0\]",
-    ),
-    "too large": (
-        lambda p: p.send_many("t", [b"", bytes(2_000_000)]),
-        MessageTooLargeError,
-        "row 1: .* needs 2000",
-    ),
+    "a time": (many([b""], timestamps_ms=["now"]), TypeError, r"timestamps_ms\[0\]"),
+    "too large": (many([b"", TOO_LARGE]), MessageTooLargeError, "row 1: .* needs 2000"),
     "too large, in the second batch": (
-        lambda p: p.send_arrow(
-            pyarrow.Table.from_batches([batch(value=[b"", b""]), batch(value=[bytes(2_000_000)])]),
-            "t",
-        ),
+        rows(TWO_BATCHES),
         MessageTooLargeError,
         "row 2: .* needs 2000",
     ),
-    "in pieces": (
-        lambda p: p.send_many("t", pyarrow.chunked_array([[b"v"], [b"w"]])),
-        TypeError,
-        "combine_chunks",
-    ),
-    "two dimensions": (
-        lambda p: p.send_many("t", numpy.array([[b"v"]])),
-        ValueError,
-        "one dimension",
-    ),
-    "no topic": (lambda p: p.send_arrow(batch(value=[b""])), ValueError, "no topic"),
+    "in pieces": (many(pyarrow.chunked_array([[b"v"], [b"w"]])), TypeError, "combine_chunks"),
+    "two dimensions": (many(numpy.array([[b"v"]])), ValueError, "one dimension"),
+    "no topic": (rows(batch(value=[b""]), None), ValueError, "no topic"),
     "a null topic": (
-        lambda p: p.send_arrow(batch(value=[b"", b""], topic=["t", None])),
+        rows(batch(value=[b"", b""], topic=["t", None]), None),
         ValueError,
         "row 1: column 'topic' is null",
     ),
     "a topic": (
-        lambda p: p.send_arrow(batch(value=[b"", b""], topic=["t", "no/name"])),
+        rows(batch(value=[b"", b""], topic=["t", "no/name"]), None),
         ValueError,
         "row 1: topic 'no/name'",
     ),
     "the topic": (lambda p: p.send_many("no/name", [b""]), ValueError, "'no/name'"),
-    "no value": (lambda p: p.send_arrow(batch(key=[b""]), "t"), ValueError, "no column 'value'"),
-    "a column": (
-        lambda p: p.send_arrow(batch(value=[b""], vlaue=[b""]), "t"),
-        ValueError,
-        "unknown column 'vlaue'",
-    ),
-    "a type": (lambda p: p.send_arrow(batch(value=[1.5]), "t"), TypeError, "column 'value'.*'g'"),
+    "no value": (rows(batch(key=[b""])), ValueError, "no column 'value'"),
+    "a column": (rows(batch(value=[b""], vlaue=[b""])), ValueError, "unknown column 'vlaue'"),
+    "a type": (rows(batch(value=[1.5])), TypeError, "column 'value'.*'g'"),
     "partitions that are none": (
-        lambda p: p.send_arrow(batch(value=[b""], partition=["0"]), "t"),
+        rows(batch(value=[b""], partition=["0"])),
         TypeError,
         "column 'partition'.*integers",
     ),
     "headers that are none": (
-        lambda p: p.send_arrow(batch(value=[b""], headers=["h"]), "t"),
+        rows(batch(value=[b""], headers=["h"])),
         TypeError,
         "column 'headers'",
     ),
     "a header without a name": (
-        lambda p: p.send_arrow(
-            batch(
-                value=[b"", b""],
-                headers=pyarrow.array([[], [{"key": None, "value": b""}]], HEADER),
-            ),
-            "t",
-        ),
+        rows(batch(value=[b"", b""], headers=NO_NAME)),
         ValueError,
         "row 1: a header has no name",
     ),
-    "an array": (lambda p: p.send_arrow(pyarrow.array([b""]), "t"), TypeError, "send_many"),
-    "no Arrow": (lambda p: p.send_arrow([b""], "t"), TypeError, "Arrow data"),
-    "no callback": (
-        lambda p: p.send_many("t", [b""], on_delivery=1),  # type: ignore[arg-type]
-        TypeError,
-        "callable",
-    ),
-    "a deadline": (
-        lambda p: p.send_many("t", [b""], delivery_timeout_ms=0),
-        ValueError,
-        "delivery_timeout_ms",
-    ),
+    "an array": (rows(pyarrow.array([b""])), TypeError, "send_many"),
+    "no Arrow": (rows([b""]), TypeError, "Arrow data"),
+    "no callback": (many([b""], on_delivery=1), TypeError, "callable"),
+    "a deadline": (many([b""], delivery_timeout_ms=0), ValueError, "delivery_timeout_ms"),
 }
 
 

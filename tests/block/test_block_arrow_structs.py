@@ -77,21 +77,30 @@ def test_what_is_exported_must_be_two_capsules(producer: Producer, found: Any) -
         producer.send_arrow(Exported(found), "t")
 
 
-def set_on(which: str, name: str, value: Any) -> Callable[[Any, Any], None]:
-    def edit(schema: Any, array: Any) -> None:
-        setattr({"schema": schema, "array": array}[which], name, value)
+Edit = Callable[[Any, Any], None]
+
+
+def set_on(place: int, fields: dict[str, Any]) -> Edit:
+    def edit(*structs: Any) -> None:
+        for name, value in fields.items():
+            setattr(structs[place], name, value)
 
     return edit
 
 
-def no_buffer(number: int) -> Callable[[Any, Any], None]:
-    def edit(_schema: Any, array: Any) -> None:
-        array.buffers[number] = None
-
-    return edit
+def schema(**fields: Any) -> Edit:
+    return set_on(0, fields)
 
 
-def of_child(edit: Callable[[Any, Any], None], number: int = 0) -> Callable[[Any, Any], None]:
+def array(**fields: Any) -> Edit:
+    return set_on(1, fields)
+
+
+def no_buffer(number: int) -> Edit:
+    return lambda schema, array: array.buffers.__setitem__(number, None)
+
+
+def of_child(edit: Edit, number: int = 0) -> Edit:
     return lambda schema, array: edit(
         schema.children[number].contents, array.children[number].contents
     )
@@ -105,13 +114,13 @@ HEADERS = with_headers(
     [[{"key": "k", "value": b"v"}]] * 2, list_of(key=pyarrow.string(), value=pyarrow.binary())
 )
 
-WRONG: dict[str, tuple[Any, Callable[[Any, Any], None], str]] = {
-    "a negative length": (BINARY, set_on("array", "length", -1), "length is -1"),
-    "a huge length": (BINARY, set_on("array", "length", 1 << 60), "length is 1152921504606846976"),
-    "a negative offset": (BINARY, set_on("array", "offset", -5), "offset is -5"),
-    "no list of buffers": (BINARY, set_on("array", "buffers", None), "no buffers"),
-    "a negative number of buffers": (BINARY, set_on("array", "n_buffers", -1), "no buffers"),
-    "too few buffers": (BINARY, set_on("array", "n_buffers", 2), "buffer 2 is missing"),
+WRONG: dict[str, tuple[Any, Edit, str]] = {
+    "a negative length": (BINARY, array(length=-1), "length is -1"),
+    "a huge length": (BINARY, array(length=1 << 60), "length is 1152921504606846976"),
+    "a negative offset": (BINARY, array(offset=-5), "offset is -5"),
+    "no list of buffers": (BINARY, array(buffers=None), "no buffers"),
+    "a negative number of buffers": (BINARY, array(n_buffers=-1), "no buffers"),
+    "too few buffers": (BINARY, array(n_buffers=2), "buffer 2 is missing"),
     "no validity": (BINARY, no_buffer(0), "1 rows are null"),
     "no offsets": (BINARY, no_buffer(1), "buffer 1 is missing"),
     "no data": (BINARY, no_buffer(2), "row 0: column 'value'.*is out of range"),
@@ -119,23 +128,19 @@ WRONG: dict[str, tuple[Any, Callable[[Any, Any], None], str]] = {
     "no data of views": (VIEWS, no_buffer(2), "row 2: column 'value'.*is out of range"),
     "no sizes of views": (VIEWS, no_buffer(3), "buffer 3 is missing"),
     "no fixed cells": (FIXED, no_buffer(1), "buffer 1 is missing"),
-    "a negative width": (FIXED, set_on("schema", "format", b"w:-2"), "its format is 'w:-2'"),
-    "a huge width": (FIXED, set_on("schema", "format", b"w:99999999999999999999"), "its format is"),
-    "no width": (FIXED, set_on("schema", "format", b"w:"), "its format is 'w:'"),
-    "no dictionary": (
-        CODED,
-        set_on("array", "dictionary", None),
-        "only one of the schema and the array",
-    ),
+    "a negative width": (FIXED, schema(format=b"w:-2"), "its format is 'w:-2'"),
+    "a huge width": (FIXED, schema(format=b"w:99999999999999999999"), "its format is"),
+    "no width": (FIXED, schema(format=b"w:"), "its format is 'w:'"),
+    "no dictionary": (CODED, array(dictionary=None), "only one of the schema and the array"),
     "a dictionary for no indices": (
         CODED,
-        set_on("schema", "format", b"z"),
+        schema(format=b"z"),
         "must have integers, not Arrow format 'z'",
     ),
-    "no format": (BINARY, set_on("schema", "format", None), "not of Arrow format ''"),
+    "no format": (BINARY, schema(format=None), "not of Arrow format ''"),
     "children that the schema does not have": (
         BINARY,
-        set_on("array", "n_children", 2),
+        array(n_children=2),
         "it has 2 children, but its schema has 0",
     ),
 }
@@ -143,10 +148,7 @@ WRONG: dict[str, tuple[Any, Callable[[Any, Any], None], str]] = {
 
 @pytest.mark.parametrize(("data", "edit", "text"), WRONG.values(), ids=WRONG)
 def test_arrow_data_that_cannot_be_is_refused(
-    producer: Producer,
-    data: Any,
-    edit: Callable[[Any, Any], None],
-    text: str,
+    producer: Producer, data: Any, edit: Edit, text: str
 ) -> None:
     with pytest.raises((ValueError, TypeError), match=text):
         producer.send_many("t", Edited(data, edit))
@@ -157,54 +159,42 @@ def test_arrow_data_that_cannot_be_is_refused(
     assert producer._budget.used == 0
 
 
-def entries(edit: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+def entries(edit: Edit) -> Edit:
     return of_child(of_child(edit), 1)
 
 
 ONE = batch(value=["0", "1"])
 NUMBERED = batch(value=["0", "1"], partition=[0, 1])
 
-WRONG_BATCHES: dict[str, tuple[Any, Callable[[Any, Any], None], str]] = {
-    "no children": (ONE, set_on("array", "children", None), "child 0 is missing"),
-    "no children of the schema": (ONE, set_on("schema", "children", None), "child 0 is missing"),
-    "other numbers of children": (ONE, set_on("array", "n_children", 3), "it has 3 children"),
-    "a negative number of them": (ONE, set_on("schema", "n_children", -1), "its schema has -1"),
-    "a child without a name": (ONE, of_child(set_on("schema", "name", None)), "unknown column ''"),
+WRONG_BATCHES: dict[str, tuple[Any, Edit, str]] = {
+    "no children": (ONE, array(children=None), "child 0 is missing"),
+    "no children of the schema": (ONE, schema(children=None), "child 0 is missing"),
+    "other numbers of children": (ONE, array(n_children=3), "it has 3 children"),
+    "a negative number of them": (ONE, schema(n_children=-1), "its schema has -1"),
+    "a child without a name": (ONE, of_child(schema(name=None)), "unknown column ''"),
     "a child that is too short": (
         ONE,
-        of_child(set_on("array", "length", 1)),
+        of_child(array(length=1)),
         "column 'value' .* it has 1 rows, but 2 are required",
     ),
-    "an offset behind the end": (
-        ONE,
-        set_on("array", "offset", 1),
-        "2 are required|3 are required",
-    ),
+    "an offset behind the end": (ONE, array(offset=1), "2 are required|3 are required"),
     "numbers without data": (NUMBERED, of_child(no_buffer(1), 1), "'partition'.*buffer 1"),
-    "too few numbers": (NUMBERED, of_child(set_on("array", "length", 1), 1), "'partition'.*1 rows"),
+    "too few numbers": (NUMBERED, of_child(array(length=1), 1), "'partition'.*1 rows"),
     "headers without offsets": (HEADERS, of_child(no_buffer(1), 1), "'headers'.*buffer 1"),
-    "headers without entries": (
-        HEADERS,
-        of_child(set_on("array", "children", None), 1),
-        "child 0 is missing",
-    ),
-    "too few entries": (HEADERS, entries(set_on("array", "length", 1)), "'headers'.*out of range"),
+    "headers without entries": (HEADERS, of_child(array(children=None), 1), "child 0 is missing"),
+    "too few entries": (HEADERS, entries(array(length=1)), "'headers'.*out of range"),
     "entries of which the names are too few": (
         HEADERS,
-        entries(of_child(set_on("array", "length", 1))),
+        entries(of_child(array(length=1))),
         "'headers.key'.*1 rows",
     ),
-    "entries without names": (
-        HEADERS,
-        entries(set_on("array", "children", None)),
-        "child 0 is missing",
-    ),
+    "entries without names": (HEADERS, entries(array(children=None)), "child 0 is missing"),
 }
 
 
 @pytest.mark.parametrize(("data", "edit", "text"), WRONG_BATCHES.values(), ids=WRONG_BATCHES)
 def test_a_record_batch_that_cannot_be_is_refused(
-    producer: Producer, data: Any, edit: Callable[[Any, Any], None], text: str
+    producer: Producer, data: Any, edit: Edit, text: str
 ) -> None:
     with pytest.raises((ValueError, TypeError), match=text):
         producer.send_arrow(Edited(data, edit), "t")
@@ -216,28 +206,23 @@ def from_buffers(kind: Any, count: int, *buffers: Any) -> Any:
     return pyarrow.Array.from_buffers(kind, count, made)
 
 
-def view(size: int, buffer: int, start: int) -> list[int]:
-    return [size, 0, buffer, start]
-
-
 LONG: tuple[Any, str] = ([97] * 40, "u1")
+
+
+def views(size: int, buffer: int, start: int) -> Any:
+    """Return an empty cell and another one."""
+    cells = [[0, 0, 0, 0], [size, 0, buffer, start]]
+    return from_buffers(pyarrow.binary_view(), 2, (cells, "i4"), LONG)
+
 
 OUTSIDE: dict[str, Any] = {
     "offsets that fall": from_buffers(pyarrow.binary(), 2, ([0, 9, 5], "i4"), LONG),
     "a negative offset": from_buffers(pyarrow.binary(), 2, ([0, -9, 5], "i4"), LONG),
     "large offsets that fall": from_buffers(pyarrow.large_binary(), 2, ([0, 9, 5], "i8"), LONG),
-    "a view of no buffer": from_buffers(
-        pyarrow.binary_view(), 2, ([view(0, 0, 0), view(20, 5, 0)], "i4"), LONG
-    ),
-    "a view behind its buffer": from_buffers(
-        pyarrow.binary_view(), 2, ([view(0, 0, 0), view(20, 0, 21)], "i4"), LONG
-    ),
-    "a view before its buffer": from_buffers(
-        pyarrow.binary_view(), 2, ([view(0, 0, 0), view(20, 0, -1)], "i4"), LONG
-    ),
-    "a view of a negative size": from_buffers(
-        pyarrow.binary_view(), 2, ([view(0, 0, 0), view(-2, 0, 0)], "i4"), LONG
-    ),
+    "a view of no buffer": views(20, 5, 0),
+    "a view behind its buffer": views(20, 0, 21),
+    "a view before its buffer": views(20, 0, -1),
+    "a view of a negative size": views(-2, 0, 0),
     "an index behind the dictionary": pyarrow.DictionaryArray.from_arrays(
         pyarrow.array([0, 3]), pyarrow.array([b"a", b"b", b"c"]), safe=False
     ),
