@@ -54,6 +54,8 @@ METHODS = (
     *("add_both", "__eq__", "__hash__", "__repr__", "__reduce__", "__bool__", "__len__"),
 )
 
+#: What makes an argument.
+Maker = Callable[[], Made]
 #: The content of a message: key, value, headers, partition, timestamp.
 Content = list[Any]
 
@@ -189,8 +191,8 @@ class Round:
         """Send columns of any objects."""
         odd, count = self.odd, self.odd.chance.choice([0, 1, 2, 2, 5, 20])
         columns = {
-            "keys": self._column(count, self._plain, odd.cell, padded=True),
-            "values": self._column(count, self._plain, odd.cell, padded=True, share=1),
+            "keys": self._column(count, self._plain, odd.cell),
+            "values": self._column(count, self._plain, odd.cell, share=1),
             "headers": self._column(count, odd.headers, odd.headers, absent=[]),
             "partitions": self._column(
                 count, lambda: (0, 0), lambda: odd.number([0], 0, MOST_PARTITION)
@@ -212,20 +214,13 @@ class Round:
         return data, data
 
     def _column(
-        self,
-        count: int,
-        plain: Callable[[], Made],
-        odd: Callable[[], Made],
-        *,
-        absent: Any = None,
-        padded: bool = False,
-        share: float = 0.4,
+        self, count: int, plain: Maker, odd: Maker, absent: Any = None, share: float = 0.4
     ) -> Made:
         """Return a column, sometimes of another length, or None if it is not given."""
         if not self.odd.often(share):
             return None, [absent] * count
         cell = plain if self.odd.often(0.6) else odd
-        thing, expected = self.odd.column([cell() for _ in range(count)], padded=padded)
+        thing, expected = self.odd.column([cell() for _ in range(count)])
         if type(thing) is list and self.odd.often(0.03):
             return [*thing, None], ANY
         return thing, expected

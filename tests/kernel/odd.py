@@ -155,6 +155,7 @@ class Odd:
             *(object, list, dict, Hostile),
             lambda: array.array("B", b"abc"),
             lambda: numpy.array([1.5]),
+            lambda: numpy.array([b"a", b"bc"]).view(LyingArray),
             lambda: numpy.array(b"abc"),
             lambda: iter(()),
         )
@@ -228,7 +229,7 @@ class Odd:
 
     # Columns -----------------------------------------------------------------------------------
 
-    def column(self, made: list[Made], *, padded: bool = False) -> Made:
+    def column(self, made: list[Made]) -> Made:
         """Return the cells *made* as one argument; expected is a list, one for each row."""
         things = [thing for thing, _ in made]
         expected = whole([content for _, content in made])
@@ -248,23 +249,7 @@ class Odd:
             for place, thing in enumerate(things):
                 column[place] = thing
             return column, expected
-        if draw < 0.85 and padded:
-            return self._numpy_bytes(len(things))
         return things, expected
-
-    def _numpy_bytes(self, count: int) -> Made:
-        cells = [self.chance.randbytes(self.chance.choice([0, 1, 5])) for _ in range(count)]
-        column = numpy.array(cells, dtype="S5") if cells else numpy.empty(0, "S5")
-        expected: list[Any] = column.tolist()
-        return self.chance.choice(
-            [
-                (column, expected),
-                (numpy.repeat(column, 2)[::2], expected),
-                (column[::-1], expected[::-1]),
-                (column.reshape(count, 1), WRONG),
-                (column.view(LyingArray), ANY),
-            ]
-        )
 
 
 # Objects whose special methods interfere --------------------------------------------------------

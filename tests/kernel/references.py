@@ -297,13 +297,7 @@ class CountedDoor(Door):
 class _Usage(ctypes.Structure):
     """``struct mallinfo2``."""
 
-    _fields_ = [
-        *((f"unused{number}", ctypes.c_size_t) for number in range(4)),
-        ("hblkhd", ctypes.c_size_t),  # mapped separately
-        *((f"unused{number}", ctypes.c_size_t) for number in range(4, 6)),
-        ("uordblks", ctypes.c_size_t),  # from the heap
-        *((f"unused{number}", ctypes.c_size_t) for number in range(6, 8)),
-    ]
+    _fields_ = [("fields", ctypes.c_size_t * 10)]
 
 
 def allocated_bytes() -> int:
@@ -317,7 +311,7 @@ def allocated_bytes() -> int:
         return 0  # another libc: only Python's own blocks are counted
     library.mallinfo2.restype = _Usage
     usage = library.mallinfo2()
-    return int(usage.uordblks + usage.hblkhd)
+    return int(usage.fields[7] + usage.fields[4])  # from the heap, and mapped separately
 
 
 def counts(door: CountedDoor) -> dict[str, int]:
