@@ -112,17 +112,13 @@ def test_a_key_goes_to_its_partition_whether_it_has_a_leader_or_not() -> None:
 
 
 @pytest.mark.parametrize("without_key", [STICKY, RANDOM, ROUND_ROBIN])
-def test_without_a_key_only_partitions_with_a_leader(without_key: int) -> None:
+@pytest.mark.parametrize("leaders", [[2, 5, 8], []])
+def test_without_a_key_only_partitions_with_a_leader_or_all(
+    leaders: list[int], without_key: int
+) -> None:
     chunk = keyless(500, size=100)
-    chunk.split(Partitioner(NO_HASH, without_key, sticky_bytes=1000), 9, pack([2, 5, 8]))
-    assert set(places(chunk)) == {2, 5, 8}
-
-
-@pytest.mark.parametrize("without_key", [STICKY, RANDOM, ROUND_ROBIN])
-def test_without_any_leader_all_partitions(without_key: int) -> None:
-    chunk = keyless(500, size=100)
-    chunk.split(Partitioner(NO_HASH, without_key, sticky_bytes=1000), 4, b"")
-    assert set(places(chunk)) == {0, 1, 2, 3}
+    chunk.split(Partitioner(NO_HASH, without_key, sticky_bytes=1000), 9, pack(leaders))
+    assert set(places(chunk)) == set(leaders or range(9))
 
 
 def test_round_robin_takes_each_in_turn_also_from_chunk_to_chunk() -> None:
