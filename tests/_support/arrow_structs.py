@@ -41,6 +41,22 @@ Array._fields_ = [
     ("private_data", ctypes.c_void_p),
 ]
 
+_Get = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+_Text = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
+
+
+class Stream(ctypes.Structure):
+    """``struct ArrowArrayStream``."""
+
+    _fields_ = [
+        ("get_schema", _Get),
+        ("get_next", _Get),
+        ("get_last_error", _Text),
+        ("release", ctypes.c_void_p),
+        ("private_data", ctypes.c_void_p),
+    ]
+
+
 _pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
 _pointer_of.restype = ctypes.c_void_p
 _pointer_of.argtypes = [ctypes.py_object, ctypes.c_char_p]
@@ -102,3 +118,20 @@ def structs(capsules: Any) -> tuple[Any, Any]:
         Schema.from_address(_pointer_of(capsules[0], b"arrow_schema")),
         Array.from_address(_pointer_of(capsules[1], b"arrow_array")),
     )
+
+
+class WithoutSchema:
+    """An Arrow stream whose ``get_schema()`` returns *status* and no schema, for no reason."""
+
+    def __init__(self, data: Any, status: int) -> None:
+        def get_schema(_stream: int, schema: int) -> int:
+            ctypes.memset(schema, 0, ctypes.sizeof(Schema))
+            return status
+
+        self._capsule = data.__arrow_c_stream__()
+        struct = Stream.from_address(_pointer_of(self._capsule, b"arrow_array_stream"))
+        self._callbacks = _Get(get_schema), _Text(lambda stream: None)
+        struct.get_schema, struct.get_last_error = self._callbacks
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> Any:
+        return self._capsule

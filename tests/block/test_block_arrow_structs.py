@@ -11,7 +11,7 @@ import pytest
 
 from pykaproducer import Producer
 from pykaproducer.testing import ScriptedCluster
-from tests._support.arrow_structs import Edited, structs
+from tests._support.arrow_structs import Edited, WithoutSchema, structs
 from tests._support.blocks import SOON, batch, coded, list_of, logged, with_headers
 
 
@@ -55,6 +55,12 @@ def test_a_stream_that_was_read_is_not_read(producer: Producer) -> None:
     assert producer.send_arrow(Stream(), "t").result(SOON).rows == 1
     with pytest.raises(ValueError, match="read only once"):
         producer.send_arrow(Stream(), "t")
+
+
+@pytest.mark.parametrize(("status", "text"), [(5, "no schema: no reason given"), (0, "no schema$")])
+def test_a_stream_without_a_schema_is_refused(producer: Producer, status: int, text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        producer.send_arrow(WithoutSchema(pyarrow.table({"value": ["v"]}), status), "t")
 
 
 class Exported:
