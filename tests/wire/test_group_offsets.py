@@ -449,24 +449,22 @@ def test_what_librdkafka_cannot_read_is_an_error_here(
 INSTANCES = st.sampled_from([None, "", "instance"])
 
 
-def check_consumer(settings: dict[str, Any], expected: GroupMetadata) -> None:
+@pytest.mark.parametrize(
+    ("static", "expected"),
+    [
+        ({}, GroupMetadata("group")),
+        ({"group.instance.id": "instance"}, GroupMetadata("group", -1, "", "instance")),
+    ],
+)
+def test_a_consumer_of_confluent_kafka(static: dict[str, Any], expected: GroupMetadata) -> None:
     confluent_kafka = pytest.importorskip("confluent_kafka", reason="needs confluent-kafka")
     # Without a server it connects to nothing.
-    consumer = confluent_kafka.Consumer({"group.id": "group", **settings})
+    consumer = confluent_kafka.Consumer({"group.id": "group", **static})
     try:
         assert group_metadata(consumer) == expected
         assert group_metadata(consumer.consumer_group_metadata()) == expected
     finally:
         consumer.close()
-
-
-def test_a_consumer_of_confluent_kafka() -> None:
-    check_consumer({}, GroupMetadata("group"))
-
-
-def test_a_static_member_of_confluent_kafka() -> None:
-    static = {"group.instance.id": "instance"}
-    check_consumer(static, GroupMetadata("group", -1, "", "instance"))
 
 
 @pytest.mark.parametrize("call", [lambda: group_offsets({}), lambda: group_metadata("g")])

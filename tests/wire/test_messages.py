@@ -1,4 +1,4 @@
-"""ApiVersions, Metadata and InitProducerId against an independent codec, and golden bytes."""
+"""ApiVersions, Metadata and InitProducerId against an independent codec."""
 
 from __future__ import annotations
 
