@@ -319,6 +319,8 @@ class Round:
         if used:
             raise MisjudgedError(f"{used} bytes are in use at the end")
         self._producer.close()
+        if self._polled is not None:
+            self._polled.close()
         for delivery, content in self._sent:
             try:
                 found = delivery.get(0)
