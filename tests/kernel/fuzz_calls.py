@@ -142,7 +142,11 @@ class Round:
             "on_delivery": self._callback(),
             "topic": self._topic(),
         }
-        expected = whole([content for _, content in given.values()])
+        contents = [content for _, content in given.values()]
+        empty = given["key"][0] is None and given["value"][0] is None
+        if empty and isinstance(self._producer, KafkaProducer):
+            contents.append(WRONG)  # as kafka-python's
+        expected = whole(contents)
         try:
             handle = self._producer.send(**{name: thing for name, (thing, _) in given.items()})
         except REFUSED as error:
@@ -155,7 +159,7 @@ class Round:
         callback = given["on_delivery"][0]
         if isinstance(callback, Callback):
             self._due.append(callback)
-        self._sent.append((handle, [content for _, content in given.values()][:5]))
+        self._sent.append((handle, contents[:5]))
 
     def _send_plain(self) -> None:
         """Send a message that must be accepted, whatever else runs at this moment."""
