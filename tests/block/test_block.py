@@ -369,6 +369,7 @@ BAD: dict[str, tuple[Callable[[Producer], object], type[Exception], str]] = {
         "row 1: topic 'no/name'",
     ),
     "the topic": (lambda p: p.send_many("no/name", [b""]), ValueError, "'no/name'"),
+    "no name": (lambda p: p.send_many(5, [b""]), TypeError, "topic must be"),  # type: ignore[arg-type]
     "no value": (rows(batch(key=[b""])), ValueError, "no column 'value'"),
     "a column": (rows(batch(value=[b""], vlaue=[b""])), ValueError, "unknown column 'vlaue'"),
     "a type": (rows(batch(value=[1.5])), TypeError, "column 'value'.*'g'"),

@@ -27,7 +27,7 @@ from pykaproducer import (
     ProducerBrokenError,
     ProducerClosedError,
 )
-from pykaproducer.confluent import KafkaException
+from pykaproducer.confluent import KafkaException, Message
 from pykaproducer.delivery import Delivery
 from pykaproducer.testing import FakeClock, ScriptedCluster
 from tests.confluent.helper import on
@@ -47,12 +47,15 @@ MOST_TIMESTAMP = 1 << 62
 #: Timeouts for which nothing waits.
 TIMEOUTS = (0, -1, -2.5, -(1 << 80), -(10**400), math.nan, -math.inf, "x", b"1", [], 1j, print)
 TIMEOUTS += (decimal.Decimal(-1), decimal.Decimal("sNaN"), fractions.Fraction(-1, 3))
-#: The methods that wait, and the other methods of handles.
+#: The methods that wait, and the other methods and attributes of handles.
 WAITING = ("result", "get", "exception", "outcome")
 METHODS = (
     *("done", "succeeded", "failed", "add_done_callback", "add_callback", "add_errback"),
     *("add_both", "__eq__", "__hash__", "__repr__", "__reduce__", "__bool__", "__len__"),
+    *("key", "value", "status", "partition", "offset", "timestamp", "error", "accepted"),
 )
+#: The methods of a delivery report of confluent-kafka that read it.
+OF_MESSAGES = [name for name in dir(Message) if not name.startswith(("_", "set_"))]
 
 #: What makes an argument.
 Maker = Callable[[], Made]
@@ -76,6 +79,9 @@ class Callback:
         self._odd.interfere()
         for each in outcome:
             repr(each)
+            if isinstance(each, Message):
+                for name in OF_MESSAGES:
+                    getattr(each, name)()
         if self._odd.often(0.2):
             raise LookupError("a callback raised")
 
@@ -178,7 +184,7 @@ class Round:
         if draw < 0.85:
             return Callback(self.odd), None
         if draw < 0.95:
-            return Hostile(), ANY
+            return self.chance.choice([Hostile(), Hostile().release]), ANY
         return self.chance.choice([5, "x", b"", [], object()]), WRONG
 
     def _topic(self) -> Made:
@@ -303,9 +309,10 @@ class Round:
             arguments = [
                 self.chance.choice(makers)() for _ in range(self.chance.choice([0, 1, 1, 2]))
             ]
-        if hasattr(thing, name):
-            with contextlib.suppress(*OF_HANDLES):
-                getattr(thing, name)(*arguments)
+        with contextlib.suppress(*OF_HANDLES):
+            found = getattr(thing, name, None)
+            if callable(found):
+                found(*arguments)
 
     # The end --------------------------------------------------------------------------------------
 

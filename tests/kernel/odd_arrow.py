@@ -23,6 +23,7 @@ BYTES = [pyarrow.binary(), pyarrow.large_binary(), pyarrow.binary_view()]
 TEXTS = [pyarrow.string(), pyarrow.large_string(), pyarrow.string_view()]
 NUMBERS = [pyarrow.int8(), pyarrow.uint16(), pyarrow.int32(), pyarrow.int64()]
 HEADERS = [pyarrow.list_(NAME_AND_VALUE), pyarrow.large_list(NAME_AND_VALUE)]
+HEADERS += [pyarrow.list_(pyarrow.struct(dict.fromkeys(["key", "value"], pyarrow.binary())))]
 HEADERS += [pyarrow.map_(pyarrow.string(), pyarrow.binary())]
 #: Milliseconds in a unit, or the negative number of units in a millisecond.
 UNITS = {"s": 1000, "ms": 1, "us": -1000, "ns": -1_000_000}
@@ -146,7 +147,7 @@ class OddArrow:
             ]
         )
         cells = rows
-        if kind not in HEADERS[2:]:
+        if kind not in HEADERS[3:]:
             cells = [row and [{"key": name, "value": value} for name, value in row] for row in rows]
         return self._array(cells, kind), [row or [] for row in rows]
 

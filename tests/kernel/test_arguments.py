@@ -152,8 +152,17 @@ def test_sequences_that_change_while_they_are_read() -> None:
         _kernel.poll_events(watched, 0)
 
 
+def test_one_object_and_more_descriptors_than_there_is_room_for() -> None:
+    with pytest.raises(TypeError, match="values must be a sequence of bytes, not bytes"):
+        _kernel.columns_of(b"text")
+    with pytest.raises(ValueError, match="cannot poll 9 descriptors: the maximum is 8"):
+        _kernel.poll_events([(0, 1)] * 9, 0)
+
+
 def test_watchers_that_go_while_they_are_called() -> None:
     door, block = Door(), _kernel.SentBlock()
+    with pytest.raises(TypeError, match="must be Columns, not None"):
+        door._send_block(block, TOPIC, [None], None, None, ())  # type: ignore[list-item]
     door._send_block(block, TOPIC, [_kernel.columns_of([b"a", b"b"])], None, None, ())
     for chunk in door._take_all():
         fail(chunk.whole())

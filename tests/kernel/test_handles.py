@@ -78,6 +78,23 @@ def test_those_who_wait_for_other_rows_are_not_waked() -> None:
     assert [lock.locked() for lock in locks] == [False, False, True]
     c.chunk.whole().fail(LookupError(), TimeoutError())
     assert [lock.locked() for lock in locks] == [False, False, False]
+    assert not handles[0].watch(locks[0])
+
+
+def test_a_waiter_that_raises_does_not_let_others_wait() -> None:
+    class Raises:
+        def release(self) -> None:
+            raise LookupError
+
+    (part,), (handle,) = rows(Door(), b"v")
+    lock = threading.Lock()
+    lock.acquire()
+    for each in (Raises(), lock):
+        handle.unwatch(each)  # it does not wait yet
+        assert handle.watch(each)
+    with pytest.raises(LookupError):
+        part.deliver(0)
+    assert not lock.locked()
 
 
 # Functions that are added while the row is settled ----------------------------------------------

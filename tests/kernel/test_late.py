@@ -72,6 +72,7 @@ def test_the_chunk_has_no_rows_to_give_out(over: Over) -> None:
 def test_the_chunk_has_no_payload_left(over: Over) -> None:
     chunk, _, _ = over
     assert (chunk.key(0), chunk.value(COUNT - 1)) == (None, None)
+    assert chunk.partition_of(0) in (0, -1)
     chunk.assign(COUNT - 1, 1)
 
 

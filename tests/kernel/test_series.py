@@ -42,7 +42,7 @@ def test_nothing_yet() -> None:
     stat = SampledStat(10.0, 2, True)
     assert stat.recent(1000.0) == (0, 0.0, 0.0, 0.0)
     assert stat.percentiles(1000.0, 0.5, 0.99) == [None, None]
-    assert stat.histogram([1.0]) == [0, 0]
+    assert stat.histogram([1.0]) == SampledStat(10.0, 2).histogram([1.0]) == [0, 0]
 
 
 def test_a_thread_that_looked_at_the_clock_behind_another_one_counts() -> None:
