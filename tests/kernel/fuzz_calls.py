@@ -332,6 +332,8 @@ class Round:
         self._producer.close()
         if self._polled is not None:
             self._polled.close()
+            with contextlib.suppress(RuntimeError):  # it is closed
+                self._polled.produce("polled")
         for delivery, content in self._sent:
             try:
                 found = delivery.get(0)
