@@ -38,7 +38,6 @@ from benchmarks import (
     topics,
     transactions,
 )
-from benchmarks.chaos import command as chaos
 from benchmarks.runner import Session
 from pykaproducer.testing import KafkaCluster
 
@@ -74,7 +73,6 @@ OTHERS: dict[str, Any] = {
     "starts": starts,
     "kernel": kernel,
     "threads": threads,
-    "chaos": chaos,
     "plot": plot,
 }
 

@@ -29,7 +29,7 @@ SUITES = (
 #: The pool is switched off for these runs; the others are run separately below.
 IGNORED = ("test_pool.py", "test_fuzz.py", "test_references.py")
 #: The copied sources, without build products.
-COPIED = ("pykaproducer", "tests", "benchmarks", "docs", "examples")
+COPIED = ("pykaproducer", "tests", "benchmarks", "chaos", "docs", "examples")
 FILES = ("setup.py", "setup.cfg", "pyproject.toml", "tox.ini", "README.rst", "LICENSE")
 
 OPTIONS = {

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.chaos.transactions.history import Instance, Name
+from chaos.transactions.history import Instance, Name
 
 _LINE = re.compile(
     r"(?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d\.\d+) .*"

@@ -15,10 +15,10 @@ from kafka.protocol.consumer.fetch import FetchRequest
 from kafka.record.default_records import ControlRecord
 from kafka.record.memory_records import MemoryRecords
 
-from benchmarks.chaos.readback import LogUnreadable
-from benchmarks.chaos.stage import Stage, wait_for
-from benchmarks.chaos.transactions.audit import Entry, Log, Marker
-from benchmarks.chaos.transactions.history import decode
+from chaos.readback import LogUnreadable
+from chaos.stage import Stage, wait_for
+from chaos.transactions.audit import Entry, Log, Marker
+from chaos.transactions.history import decode
 from pykaproducer.testing import _admin
 from pykaproducer.testing._transaction_messages import FindCoordinatorRequest, OffsetFetchRequest
 

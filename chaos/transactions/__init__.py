@@ -1,8 +1,8 @@
-"""Chaos with transactions: ``python -m benchmarks chaos --transactions``.
+"""Chaos with transactions: ``python -m chaos --transactions``.
 
 ``command.py`` plays one act for each seed:
 
-1. ``benchmarks/chaos/stage.py`` starts the brokers, and the proxies of ``watch.py`` before them.
+1. ``chaos/stage.py`` starts the brokers, and the proxies of ``watch.py`` before them.
 2. ``instances.py`` starts the processes under load (``load.py``), and their successors. Each uses
    one of the ``clients.py``, and writes down every call and its outcome (``history.py``) in a way
    that survives ``kill -9``. ``points.py`` has the points at which it can be killed.

@@ -6,9 +6,9 @@ import time
 
 from kafka import KafkaConsumer, TopicPartition
 
-from benchmarks.chaos.audit import Record
-from benchmarks.chaos.ledger import read_value
-from benchmarks.chaos.stage import Stage
+from chaos.audit import Record
+from chaos.ledger import read_value
+from chaos.stage import Stage
 
 #: How long the log may return nothing new before its end (seconds).
 _PATIENCE = 60.0

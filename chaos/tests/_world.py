@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
+
+from chaos.transactions.audit import Entry, Evidence, Log, Marker, audit
+from chaos.transactions.history import Call, Instance, Name, Reported, Source, Transaction, Value
 
 #: Seconds.
 DELIVERY_TIMEOUT = 4.0
@@ -18,28 +20,20 @@ class World:
     """
 
     def __init__(self) -> None:
-        self.audit = importlib.import_module("benchmarks.chaos.transactions.audit")
-        self.history = importlib.import_module("benchmarks.chaos.transactions.history")
-        self.reported = self.history.Reported
-        self.first = self.history.Instance(1, "id", ready_at=10.0)
-        self.second = self.history.Instance(2, "id", ready_at=100.0, closed_at=200.0)
-        self.logs: dict[int, Any] = {0: self.audit.Log(), 1: self.audit.Log()}
+        self.first = Instance(1, "id", ready_at=10.0)
+        self.second = Instance(2, "id", ready_at=100.0, closed_at=200.0)
+        self.logs: dict[int, Any] = {0: Log(), 1: Log()}
         self.inputs = 0
-        self.committed = self.add(self.first, 1, 20.0, "commit", self.reported.COMMITTED)
-        self.aborted = self.add(self.first, 2, 30.0, "abort", self.reported.NOT_COMMITTED)
+        self.committed = self.add(self.first, 1, 20.0, "commit", Reported.COMMITTED)
+        self.aborted = self.add(self.first, 2, 30.0, "abort", Reported.NOT_COMMITTED)
         self.killed = self.add(self.first, 3, 40.0, "commit", None)
         self.killed.outcomes = None
-        self.last = self.add(self.second, 1, 110.0, "commit", self.reported.COMMITTED)
-        self.evidence: dict[str, Any] = {
-            "offsets": {7: self.inputs},
-            "group": True,
-            "delivery_timeout": DELIVERY_TIMEOUT,
-        }
+        self.last = self.add(self.second, 1, 110.0, "commit", Reported.COMMITTED)
 
     def add(self, instance: Any, serial: int, at: float, requested: str, reported: Any) -> Any:
         """Add a transaction with an epoch of its own."""
-        name = self.history.Name(instance.number, serial)
-        transaction = self.history.Transaction(
+        name = Name(instance.number, serial)
+        transaction = Transaction(
             name, at, requested, at + 1.0, 4, reported, at + 2.0, [], [], (at, at + 0.5)
         )
         instance.transactions[serial] = transaction
@@ -47,17 +41,17 @@ class World:
         epoch = 10 * instance.number + serial
         for number in range(4):
             log, partition = self.logs[number % 2], number % 2
-            source = self.history.Source(7, self.inputs) if readable else None
+            source = Source(7, self.inputs) if readable else None
             self.inputs += readable
-            value = self.history.Value(name, number, partition, source)
-            entry = self.audit.Entry(len(log.raw), value, 5, epoch, at)
+            value = Value(name, number, partition, source)
+            entry = Entry(len(log.raw), value, 5, epoch, at)
             transaction.outcomes.append(len(log.raw))
             transaction.partitions.append(partition)
             log.raw.append(entry)
             if readable:
                 log.readable.append(entry)
         for log in self.logs.values():
-            log.raw.append(self.audit.Marker(len(log.raw), 5, epoch + 1, readable))
+            log.raw.append(Marker(len(log.raw), 5, epoch + 1, readable))
         return transaction
 
     def find(self, partition: int, transaction: Any) -> list[Any]:
@@ -78,21 +72,30 @@ class World:
             log.readable += [
                 entry
                 for entry in log.raw
-                if isinstance(entry, self.audit.Entry) and entry.value.name == transaction.name
+                if isinstance(entry, Entry) and entry.value.name == transaction.name
             ]
             log.readable.sort()
 
     def call(self, took: float, bound: float = 3.0) -> None:
-        self.second.calls.append(self.history.Call("commit_transaction", 120.0, took, bound))
+        self.second.calls.append(Call("commit_transaction", 120.0, took, bound))
 
-    def found(self, **changes: Any) -> dict[str, int]:
+    def found(
+        self, *, offsets: int | None = 0, more: dict[int, int] | None = None, **changes: Any
+    ) -> dict[str, int]:
+        """Return what the audit finds if the evidence has these changes.
+
+        *offsets*: how far the group's offset is from the right one; None: there is none. *more*:
+        those of other partitions.
+        """
         for log in self.logs.values():
             log.end = log.end or len(log.raw)
             log.stable = log.stable or log.end
-        evidence = self.audit.Evidence(
-            [self.first, self.second], self.logs, **{**self.evidence, **changes}
+        given = {} if offsets is None else {7: self.inputs + offsets}
+        known: dict[str, Any] = {"group": True, "delivery_timeout": DELIVERY_TIMEOUT}
+        evidence = Evidence(
+            [self.first, self.second], self.logs, given | (more or {}), **(known | changes)
         )
-        findings = self.audit.audit(evidence)
+        findings = audit(evidence)
         for defect, examples in findings.examples.items():
             assert 0 < len(examples) <= min(5, findings.counts[defect])
         return {defect.name: count for defect, count in findings.counts.items()}

@@ -16,17 +16,17 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import machine
-from benchmarks.chaos import ledger, load
-from benchmarks.chaos.audit import LATENESS, Defect, Findings, audit
-from benchmarks.chaos.faults import KINDS, TRIES, Faults
-from benchmarks.chaos.producers import CLIENTS, Settings
-from benchmarks.chaos.readback import LogUnreadable, read
-from benchmarks.chaos.stage import TOPIC, Stage, raised, wait_for
-from benchmarks.chaos.transactions import command as transactions
-from benchmarks.chaos.transactions.faults import TRANSACTION_KINDS
 from benchmarks.child import RunFailed
 from benchmarks.options import positive
 from benchmarks.runner import Measures, in_fresh_process
+from chaos import ledger, load
+from chaos.audit import LATENESS, Defect, Findings, audit
+from chaos.faults import KINDS, TRIES, Faults
+from chaos.producers import CLIENTS, Settings
+from chaos.readback import LogUnreadable, read
+from chaos.stage import TOPIC, Stage, raised, wait_for
+from chaos.transactions import command as transactions
+from chaos.transactions.faults import TRANSACTION_KINDS
 
 HELP = "faults on three brokers, and an audit of each message's reported outcome"
 
@@ -39,7 +39,7 @@ _MOST_IN_FLIGHT = 5
 #: How long connections may outlive the process that made them (seconds).
 _DRAIN = 30.0
 
-_log = logging.getLogger("benchmarks.chaos")
+_log = logging.getLogger("chaos")
 
 
 @dataclass
@@ -172,7 +172,7 @@ def run(arguments: argparse.Namespace, words: list[str]) -> int:
         time_left = None if arguments.seconds is None else arguments.seconds / len(seeds)
         _play(act, arguments, share, time_left)
         print(_one_line(act), file=sys.stderr)
-    command = " ".join(["python", "-m", "benchmarks", *words])
+    command = " ".join(["python", "-m", "chaos", *words])
     found = sum((act.findings.counts for act in acts), Counter())
     counted = {defect: found[defect] for defect in Defect if defect not in _allowed(arguments)}
     print(_report(command, arguments, acts, found))
@@ -224,7 +224,7 @@ def _play(
                 job = _job(arguments, stage, directory)
                 limit = 60 + (seconds or 0) + (faults or 1) * _SLOWEST_FAULT
                 act.measures = in_fresh_process(
-                    "benchmarks.chaos.load", job, limit=limit, at={load.UNDER_LOAD: strike}
+                    "chaos.load", job, limit=limit, at={load.UNDER_LOAD: strike}
                 )
                 # A Counter's update(), unlike its +, keeps transitions that were never taken.
                 act.transitions.update(act.measures.pop("transitions"))
@@ -389,7 +389,7 @@ def _what_ran(arguments: argparse.Namespace, acts: list[Act]) -> str:
 
 
 def _write_json(arguments: argparse.Namespace, words: list[str], acts: list[Act]) -> None:
-    description = machine.describe(["python", "-m", "benchmarks", *words], [arguments.producer])
+    description = machine.describe(["python", "-m", "chaos", *words], [arguments.producer])
     content = {
         **description,
         "acts": [

@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 
-from benchmarks.chaos.ledger import Counters
-from benchmarks.chaos.stage import Stage, wait_for
+from chaos.ledger import Counters
+from chaos.stage import Stage, wait_for
 from pykaproducer.testing import ClusterError, Cut, FaultProxy
 from pykaproducer.testing.proxy import ProxiedRequest
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.chaos.audit import Status
+from chaos.audit import Status
 
 
 class Reported(enum.Enum):

@@ -1,4 +1,4 @@
-"""The faults of transactions, beside those of ``benchmarks/chaos/faults.py``."""
+"""The faults of transactions, beside those of ``chaos/faults.py``."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import cycle, islice
 
-from benchmarks.chaos.faults import KINDS, Faults
-from benchmarks.chaos.stage import Stage, wait_for
-from benchmarks.chaos.transactions.audit import Stop, Window
-from benchmarks.chaos.transactions.instances import Line, Running
-from benchmarks.chaos.transactions.points import init_points, points
-from benchmarks.chaos.transactions.readback import GROUP, TRANSACTIONAL_ID, coordinator
-from benchmarks.chaos.transactions.watch import APIS
+from chaos.faults import KINDS, Faults
+from chaos.stage import Stage, wait_for
+from chaos.transactions.audit import Stop, Window
+from chaos.transactions.instances import Line, Running
+from chaos.transactions.points import init_points, points
+from chaos.transactions.readback import GROUP, TRANSACTIONAL_ID, coordinator
+from chaos.transactions.watch import APIS
 from pykaproducer.testing import ClusterError, Cut
 
 #: How long a fault waits for what it is to interrupt (seconds).

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from benchmarks.chaos.audit import Status
+from chaos.audit import Status
 
 #: Called with each outcome: the client's status, and the offset or -1.
 Told = Callable[[Status, int], None]

@@ -13,8 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from benchmarks.chaos.audit import Status
-from benchmarks.chaos.transactions.history import Reported
+from chaos.audit import Status
+from chaos.transactions.history import Reported
 
 #: Called with each outcome of a message: its status, and the offset or -1.
 OnOutcome = Callable[[Status, int], None]

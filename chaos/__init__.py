@@ -1,6 +1,6 @@
 """Chaos: a producer under load, three real brokers, and faults; then an audit of the log.
 
-``python -m benchmarks chaos`` (``command.py``) plays one act for each seed:
+``python -m chaos`` (``command.py``) plays one act for each seed:
 
 1. ``stage.py`` starts three brokers, each reached through a fault proxy, and creates a topic.
 2. ``load.py``, in a fresh process, sends numbered messages at a steady rate with one of the clients

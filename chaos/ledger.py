@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.chaos.audit import Message, Outcome, Status
+from chaos.audit import Message, Outcome, Status
 
 _COUNTERS = "counters"
 _SENT = "sent"

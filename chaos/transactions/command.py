@@ -1,4 +1,4 @@
-"""``python -m benchmarks chaos --transactions``: it runs the acts and prints the results."""
+"""``python -m chaos --transactions``: it runs the acts and prints the results."""
 
 from __future__ import annotations
 
@@ -13,24 +13,25 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.chaos.readback import LogUnreadable
-from benchmarks.chaos.stage import BROKERS, Stage, raised, wait_for
-from benchmarks.chaos.transactions.audit import (
+from benchmarks.options import positive
+from chaos.readback import LogUnreadable
+from chaos.stage import BROKERS, Stage, raised, wait_for
+from chaos.transactions.audit import (
     Entry,
     Evidence,
     Log,
     TransactionDefect,
     audit,
 )
-from benchmarks.chaos.transactions.clients import CLIENTS, TransactionSettings
-from benchmarks.chaos.transactions.faults import (
+from chaos.transactions.clients import CLIENTS, TransactionSettings
+from chaos.transactions.faults import (
     TransactionFaults,
     kinds_for,
 )
-from benchmarks.chaos.transactions.history import instances
-from benchmarks.chaos.transactions.instances import Line
-from benchmarks.chaos.transactions.readback import committed_offsets, read
-from benchmarks.chaos.transactions.results import (
+from chaos.transactions.history import instances
+from chaos.transactions.instances import Line
+from chaos.transactions.readback import committed_offsets, read
+from chaos.transactions.results import (
     TransactionAct,
     earlier,
     longest_calls,
@@ -39,9 +40,8 @@ from benchmarks.chaos.transactions.results import (
     report,
     write_json,
 )
-from benchmarks.chaos.transactions.skipped import skipped_markers
-from benchmarks.chaos.transactions.watch import WatchedProxy
-from benchmarks.options import positive
+from chaos.transactions.skipped import skipped_markers
+from chaos.transactions.watch import WatchedProxy
 from pykaproducer.testing import ClusterError
 
 #: The directory of the brokers' logs.
@@ -59,7 +59,7 @@ _TRIES = 2
 _HANGING = 30.0
 _DRAIN = 30.0
 
-_log = logging.getLogger("benchmarks.chaos")
+_log = logging.getLogger("chaos")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -140,7 +140,7 @@ def run(arguments: argparse.Namespace, words: list[str]) -> int:
         print(one_line(act), file=sys.stderr)
         if arguments.json is not None:
             write_json(arguments, words, acts)
-    print(report(" ".join(["python", "-m", "benchmarks", *words]), acts))
+    print(report(" ".join(["python", "-m", "chaos", *words]), acts))
     return 1 if any(act.judged.total() for act in acts) else 0
 
 

@@ -1,6 +1,6 @@
 """A process under load: one transaction after the other, until it gets a command to end.
 
-``python -m benchmarks.chaos.transactions.load JOB``. Commands are JSON objects, one in each line
+``python -m chaos.transactions.load JOB``. Commands are JSON objects, one in each line
 of standard input: ``{"do": "end"}``, ``{"do": "sleep", "seconds": 6}`` (in the middle of a
 transaction) and ``{"do": "die", "at": POINT}`` (see ``points.py``).
 """
@@ -20,12 +20,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.chaos.audit import Status
-from benchmarks.chaos.ledger import sockets, threads
-from benchmarks.chaos.load import left_over
-from benchmarks.chaos.transactions import points as at
-from benchmarks.chaos.transactions.board import Board
-from benchmarks.chaos.transactions.clients import (
+from chaos.audit import Status
+from chaos.ledger import sockets, threads
+from chaos.load import left_over
+from chaos.transactions import points as at
+from chaos.transactions.board import Board
+from chaos.transactions.clients import (
     CLIENTS,
     MustAbort,
     TransactionSettings,
@@ -33,7 +33,7 @@ from benchmarks.chaos.transactions.clients import (
     Unfinished,
     Unusable,
 )
-from benchmarks.chaos.transactions.history import (
+from chaos.transactions.history import (
     Call,
     Journal,
     Messages,
@@ -43,7 +43,7 @@ from benchmarks.chaos.transactions.history import (
     Value,
     encode,
 )
-from benchmarks.chaos.transactions.readback import committed_offsets
+from chaos.transactions.readback import committed_offsets
 
 #: The most messages in a transaction, and which of them are aborted on purpose.
 _MOST, _ABORTED = 500, 10

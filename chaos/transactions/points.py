@@ -10,7 +10,7 @@ import os
 import signal
 from typing import Any
 
-from benchmarks.chaos.transactions.watch import APIS
+from chaos.transactions.watch import APIS
 
 #: In the load, with any client.
 BEGUN, SENDING, SENT, OFFSETS_SENT = "begun", "sending", "sent", "offsets sent"

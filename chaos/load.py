@@ -11,10 +11,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.chaos import ledger
-from benchmarks.chaos.ledger import Ledger
-from benchmarks.chaos.producers import CLIENTS, Client, Refused, Settings
 from benchmarks.child import Parent
+from chaos import ledger
+from chaos.ledger import Ledger
+from chaos.producers import CLIENTS, Client, Refused, Settings
 
 #: The point at which the faults begin.
 UNDER_LOAD = "under load"

@@ -13,11 +13,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from benchmarks.chaos.stage import wait_for
-from benchmarks.chaos.transactions.board import Board
 from benchmarks.runner import last_of
+from chaos.stage import wait_for
+from chaos.transactions.board import Board
 
-_MODULE = "benchmarks.chaos.transactions.load"
+_MODULE = "chaos.transactions.load"
 #: How long an orderly end may take (seconds); the process prints its tracebacks earlier.
 _END = 200.0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from benchmarks.chaos.transactions.audit import Window
+from chaos.transactions.audit import Window
 from pykaproducer.testing import Cut, FaultProxy
 from pykaproducer.testing.proxy import ProxiedRequest
 

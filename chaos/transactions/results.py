@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import machine
-from benchmarks.chaos.audit import Findings
-from benchmarks.chaos.transactions.audit import Stop, TransactionDefect, running_time
-from benchmarks.chaos.transactions.faults import TRANSACTION_KINDS
-from benchmarks.chaos.transactions.history import Instance, Reported
+from chaos.audit import Findings
+from chaos.transactions.audit import Stop, TransactionDefect, running_time
+from chaos.transactions.faults import TRANSACTION_KINDS
+from chaos.transactions.history import Instance, Reported
 
 
 @dataclass
@@ -120,7 +120,7 @@ def report(command: str, acts: list[TransactionAct]) -> str:
 
 def write_json(arguments: argparse.Namespace, words: list[str], acts: list[TransactionAct]) -> None:
     """Write the acts so far, so that ``--resume`` can continue after them."""
-    description = machine.describe(["python", "-m", "benchmarks", *words], [arguments.producer])
+    description = machine.describe(["python", "-m", "chaos", *words], [arguments.producer])
     content = {
         **description,
         "acts": [

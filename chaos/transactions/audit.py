@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from benchmarks.chaos.audit import LATENESS, Findings
-from benchmarks.chaos.transactions.history import (
+from chaos.audit import LATENESS, Findings
+from chaos.transactions.history import (
     NONE,
     NOT_WRITTEN,
     TWICE,
@@ -20,7 +20,7 @@ from benchmarks.chaos.transactions.history import (
     Transaction,
     Value,
 )
-from benchmarks.chaos.transactions.skipped import Skipped, affected
+from chaos.transactions.skipped import Skipped, affected
 
 #: The resolution of timestamps in the log (seconds).
 _TICK = 0.001

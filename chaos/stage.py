@@ -16,7 +16,7 @@ from kafka.protocol.metadata import MetadataRequest
 
 from pykaproducer.testing import FaultProxy, KafkaCluster, _admin
 
-_log = logging.getLogger("benchmarks.chaos")
+_log = logging.getLogger("chaos")
 
 BROKERS = 3
 TOPIC = "chaos"
