@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import shutil
 from pathlib import Path
@@ -10,22 +9,15 @@ from typing import Any
 
 import pytest
 
+from benchmarks import __main__ as main
+from benchmarks import spark
+from benchmarks.peers import spark_jars, spark_usage
+from benchmarks.peers.spark_usage import used
+from benchmarks.runner import Run
+from benchmarks.spark import difference, measures
 from pykaproducer.testing import KafkaCluster
 from tests._support.fixtures.spark import spark_environment
-
-ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(autouse=True)
-def _benchmarks_can_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the suite importable from the tree; an installed pykaproducer takes precedence."""
-    monkeypatch.syspath_prepend(str(ROOT))
-
-
-def call(*words: str) -> int:
-    status = importlib.import_module("benchmarks.__main__").main(["spark", *words])
-    assert isinstance(status, int)
-    return status
+from tests.benchmarks.helper import call
 
 
 @pytest.mark.parametrize(
@@ -41,7 +33,7 @@ def test_what_cannot_be_run_is_refused(
     capsys: pytest.CaptureFixture[str], words: list[str], text: str
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        call(*words)
+        call(None, "spark", *words)
     assert ended.value.code == 2
     assert text in capsys.readouterr().err
 
@@ -52,7 +44,7 @@ def test_without_java_an_error_says_what_to_do(
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(SystemExit):
-        call("--no-jvm")
+        call(None, "spark", "--no-jvm")
     assert "found no Java on PATH. Spark runs on Java 17 or newer" in capsys.readouterr().err
 
 
@@ -61,16 +53,15 @@ def test_jars_come_from_the_cache_if_all_of_them_are_there(
 ) -> None:
     """Nothing is downloaded: the cache has a listing, and a changed jar invalidates it."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    jars = importlib.import_module("benchmarks.peers.spark_jars")
     jar = tmp_path / "spark-sql-kafka-0-10_2.13-4.0.0.jar"
     jar.write_bytes(b"classes")
-    listing = tmp_path / "pykaproducer" / f"spark-sql-kafka-{jars.CLIENTS}.json"
+    listing = tmp_path / "pykaproducer" / f"spark-sql-kafka-{spark_jars.CLIENTS}.json"
     listing.parent.mkdir()
-    listing.write_text(json.dumps({"versions": jars.VERSIONS, "jars": {str(jar): 7}}))
-    assert jars.jars() == [jar]
-    assert jars.version([jar]) == f"4.0.0 (kafka-clients {jars.CLIENTS})"
+    listing.write_text(json.dumps({"versions": spark_jars.VERSIONS, "jars": {str(jar): 7}}))
+    assert spark_jars.jars() == [jar]
+    assert spark_jars.version([jar]) == f"4.0.0 (kafka-clients {spark_jars.CLIENTS})"
     jar.write_bytes(b"cla")
-    assert jars.ready() is False
+    assert spark_jars.ready() is False
 
 
 DAEMON = ("python", "-m", "pyspark.daemon")
@@ -79,12 +70,10 @@ PLANNER = (*DAEMON, "pyspark.sql.worker.write_into_data_source")
 
 
 def process(pid: int, parent: int, command: tuple[str, ...], cpu: float) -> Any:
-    usage = importlib.import_module("benchmarks.peers.spark_usage")
-    return usage.Process(pid, parent, command, cpu)
+    return spark_usage.Process(pid, parent, command, cpu)
 
 
 def test_processor_time_is_of_the_right_process() -> None:
-    used = importlib.import_module("benchmarks.peers.spark_usage").used
     others = [
         process(1, 0, ("python", "-m", "benchmarks"), 100.0),
         process(2, 1, ("python", "-m", "benchmarks.peers.spark_app"), 50.0),
@@ -119,19 +108,16 @@ def test_processor_time_is_of_the_right_process() -> None:
 
 def test_the_time_of_a_worker_that_ended_is_not_known() -> None:
     """PySpark's daemon does not wait for its children, so their times are not accumulated."""
-    used = importlib.import_module("benchmarks.peers.spark_usage").used
     before = [process(3, 2, ("java",), 1.0), process(4, 3, WORKER, 0.1), process(5, 4, WORKER, 3.0)]
     spent = used(3, before, before[:2])
     assert spent.workers is None
-    measures = importlib.import_module("benchmarks.spark").measures
     found = {"wall": 1.0, "broker": 0.0, "other_cores": None, "calibration_ns": 15.0}
     assert measures(1, {**found, **vars(spent)})["worker_us"] is None
 
 
 def test_measures_are_for_each_row() -> None:
-    benchmark = importlib.import_module("benchmarks.spark")
     found = {"wall": 2.0, "jvm": 3.0, "workers": 0.5, "planners": 0.1, "broker": 1.4}
-    assert benchmark.measures(
+    assert spark.measures(
         1_000_000, found | {"other_cores": 0.5, "calibration_ns": 15.0}, counted=0.2
     ) == pytest.approx(
         {
@@ -150,24 +136,21 @@ def test_measures_are_for_each_row() -> None:
 
 
 def test_each_round_has_its_line_and_its_ratio() -> None:
-    benchmark = importlib.import_module("benchmarks.spark")
-    made = importlib.import_module("benchmarks.runner").Run
     runs = [
-        made("c", "ours", 0, {"rows_per_s": 9e9}),
-        made("c", "theirs", 0, {"rows_per_s": 1.0}),
-        made("c", "ours", 1, {"rows_per_s": 900_000.0}),
-        made("c", "theirs", 1, {"rows_per_s": 600_000.0}),
-        made("c", "theirs", 2, {"rows_per_s": 500_000.0}),
-        made("c", "ours", 2, failure="2 rows were sent and the log holds 3"),
+        Run("c", "ours", 0, {"rows_per_s": 9e9}),
+        Run("c", "theirs", 0, {"rows_per_s": 1.0}),
+        Run("c", "ours", 1, {"rows_per_s": 900_000.0}),
+        Run("c", "theirs", 1, {"rows_per_s": 600_000.0}),
+        Run("c", "theirs", 2, {"rows_per_s": 500_000.0}),
+        Run("c", "ours", 2, failure="2 rows were sent and the log holds 3"),
     ]
-    lines = [line.split() for line in benchmark.rounds(runs, ["ours", "theirs"]).splitlines()]
+    lines = [line.split() for line in spark.rounds(runs, ["ours", "theirs"]).splitlines()]
     assert lines[1:] == [["round", "1", "900", "600", "1.50"], ["round", "2", "-", "500", "-"]]
-    alone = benchmark.rounds(runs[2:3], ["ours"]).splitlines()
+    alone = spark.rounds(runs[2:3], ["ours"]).splitlines()
     assert [line.split() for line in alone[1:]] == [["round", "1", "900"]]
 
 
 def test_a_key_that_is_elsewhere_is_named() -> None:
-    difference = importlib.import_module("benchmarks.spark").difference
     theirs = {b"": {1}, b"a": {0}, b"b": {2}}
     assert difference(theirs, theirs) is None
     said = difference({b"": {1}, b"a": {0, 3}}, theirs)
@@ -176,6 +159,7 @@ def test_a_key_that_is_elsewhere_is_named() -> None:
     assert "(empty) is in [2]" in difference(theirs | {b"": {2}}, theirs)
 
 
+@pytest.mark.full
 def test_the_sinks_take_turns(
     cluster: KafkaCluster,
     tmp_path: Path,
@@ -186,15 +170,13 @@ def test_the_sinks_take_turns(
     for name, value in spark_environment().items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(cluster, "stop", lambda: None)
-    alone = not importlib.import_module("benchmarks.peers.spark_jars").ready()
+    alone = not spark_jars.ready()
     path = tmp_path / "results.json"
     words = ["spark", "--rows", "3000", "--partitions", "3", "2", "--rounds", "2", "--tasks", "2"]
     words += ["--warm-up-rounds", "1", "--memory", "1g", "--json", str(path)]
-    main = importlib.import_module("benchmarks.__main__")
     parsed = main._parser().parse_args([*words, *(["--no-jvm"] * alone)])
-    benchmark = importlib.import_module("benchmarks.spark")
-    benchmark.check(main._parser(), parsed)
-    assert benchmark.run(parsed, words, cluster) == 0
+    spark.check(main._parser(), parsed)
+    assert spark.run(parsed, words, cluster) == 0
     text = capsys.readouterr().out
     found = json.loads(path.read_text())
     sinks = ["pykaproducer"] if alone else ["pykaproducer", "spark-sql-kafka"]

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kafka import TopicPartition
 
+from benchmarks import readback
+from benchmarks.child import RunFailed
+from benchmarks.peers import TABLE, Feature
 from pykaproducer import Producer
 from pykaproducer.testing import KafkaCluster
-from tests.benchmarks.test_benchmarks import (
-    _benchmarks_can_be_imported,
-    call,
-    every_peer,
-    lent,
-    results,
-)
+from tests.benchmarks.helper import call, every_peer, results
 
-__all__ = ["_benchmarks_can_be_imported", "lent"]
+pytestmark = pytest.mark.full
 
 #: As short as possible: one transaction, or a few.
 SHORT = ["--seconds", "0.05", "--warm-up-seconds", "0", "--rounds", "1", "--warm-up-rounds", "0"]
@@ -50,11 +46,8 @@ def test_every_client_commits(lent: KafkaCluster, tmp_path: Path) -> None:
 
 
 def test_offsets_are_part_of_the_transactions(lent: KafkaCluster, tmp_path: Path) -> None:
-    peers = importlib.import_module("benchmarks.peers")
     names = [
-        name
-        for name in every_peer("transactions")
-        if peers.Feature.OFFSETS not in peers.TABLE[name].lacks
+        name for name in every_peer("transactions") if Feature.OFFSETS not in TABLE[name].lacks
     ]
     assert "tv1" in names
     runs = measured(lent, tmp_path, "--messages", "10", "--offsets", "--vs", *names)
@@ -69,7 +62,6 @@ def test_offsets_count_only_if_they_are_committed(lent: KafkaCluster, topic: str
                 producer.send_offsets_to_transaction({TopicPartition(topic, 0): offset}, topic)
                 if not commits:
                     transaction.abort()
-    readback = importlib.import_module("benchmarks.readback")
     readback.check_offset(lent, topic, topic, 3)
 
 
@@ -96,8 +88,6 @@ def test_messages_count_only_if_they_are_committed(
                 producer.flush()
                 if not commits:
                     transaction.abort()
-    readback = importlib.import_module("benchmarks.readback")
-    failure = importlib.import_module("benchmarks.child").RunFailed
     monkeypatch.setattr(readback, "_MARKERS", 0.0)
-    with pytest.raises(failure, match=r"the log holds 3 that are committed, and 4 that are not"):
+    with pytest.raises(RunFailed, match=r"the log holds 3 that are committed, and 4 that are not"):
         readback.check_committed(lent, topic, 7)

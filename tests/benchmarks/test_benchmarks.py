@@ -1,78 +1,18 @@
-"""The benchmark suite runs, and rejects invalid runs. No test depends on speed."""
+"""A benchmark runs, figures are compared, and invalid runs rejected. No test depends on speed."""
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import json
 import shutil
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from kafka.record import MemoryRecords
 
-from pykaproducer import Producer
+from benchmarks import door, options, report
+from benchmarks.runner import Run
 from pykaproducer._util.compression import CODECS
 from pykaproducer.testing import KafkaCluster
-
-ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(autouse=True)
-def _benchmarks_can_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the suite importable from the tree; an installed pykaproducer takes precedence."""
-    monkeypatch.setattr(sys, "path", [*sys.path, str(ROOT)])
-
-
-def peers() -> list[str]:
-    """Return confluent-kafka if it is installed: it is not a dependency of the tests."""
-    return ["confluent-kafka"] if importlib.util.find_spec("confluent_kafka") else []
-
-
-def every_peer(benchmark: str) -> list[str]:
-    """Return all peers that can run at once: nothing is downloaded or built for a test."""
-    peers = importlib.import_module("benchmarks.peers")
-    module = importlib.import_module(f"benchmarks.{benchmark}")
-    find = getattr(module, "peer", peers.TABLE.__getitem__)
-    found = []
-    for name in module.PEERS:
-        peer = find(name)
-        if hasattr(peer, "ready") and not peer.ready():
-            continue
-        try:
-            peer.prepare()
-        except peers.Unavailable:
-            continue
-        found.append(name)
-    assert "raw" in found or benchmark in ("overlap", "transactions")
-    return found
-
-
-def is_there(module: str) -> bool:
-    return importlib.util.find_spec(module) is not None
-
-
-def call(cluster: KafkaCluster | None, *words: str) -> int:
-    status = importlib.import_module("benchmarks.__main__").main(words, cluster=cluster)
-    assert isinstance(status, int)
-    return status
-
-
-def versus() -> list[str]:
-    return ["--vs", *peers()] if peers() else []
-
-
-@pytest.fixture
-def lent(cluster: KafkaCluster, monkeypatch: pytest.MonkeyPatch) -> KafkaCluster:
-    """Lend the tests' cluster to a benchmark, which must not stop it at its end."""
-    monkeypatch.setattr(cluster, "stop", lambda: None)
-    return cluster
-
-
-def results(path: Path) -> Any:
-    return json.loads(path.read_text())
+from tests.benchmarks.helper import call, peers, results, versus
 
 
 def test_send_measures_every_client_in_turns(
@@ -94,179 +34,6 @@ def test_send_measures_every_client_in_turns(
     assert found["command"] in text
     for peer in peers():
         assert f"pykaproducer / {peer}" in text
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        ["--acks", "all", "--idempotence", "--keyed"],
-        ["--handles"],
-        ["--no-callback", "--compression", "lz4"],
-        ["--defaults"],
-    ],
-    ids=" ".join,
-)
-def test_send_with_options(lent: KafkaCluster, options: list[str]) -> None:
-    size = ["--messages", "500", "--partitions", "2", "--rounds", "1", "--warm-up-rounds", "0"]
-    assert call(lent, "send", *size, *options, *versus()) == 0
-
-
-@pytest.mark.parametrize(
-    ("benchmark", "options"),
-    [
-        ("send", ["--partitions", "2", "--acks", "all", "--idempotence"]),
-        ("overlap", ["--partitions", "1", "--keyed"]),
-        ("compression", ["--codecs", "gzip", "--partitions", "2"]),
-        ("partitions", ["--partitions", "20", "--topics"]),
-        ("sync", []),
-    ],
-)
-def test_every_client_takes_part(
-    lent: KafkaCluster, tmp_path: Path, benchmark: str, options: list[str]
-) -> None:
-    path = tmp_path / "results.json"
-    names = every_peer(benchmark)
-    words = [benchmark, *options, "--messages", "300", "--rounds", "1", "--warm-up-rounds", "0"]
-    assert call(lent, *words, "--vs", *names, "--json", str(path)) == 0
-    found = results(path)
-    assert [run["client"] for run in found["runs"]] == ["pykaproducer", *names]
-    shown = [column["key"] for column in found["columns"]]
-    ours = found["runs"][0]["measures"]
-    assert all(ours[key] is not None for key in shown)
-    assert all(run["measures"]["calibration_ns"] > 0 for run in found["runs"])
-
-
-def test_topics_take_turns(lent: KafkaCluster, tmp_path: Path) -> None:
-    """Each topic has the right number of messages: the log is checked as a whole."""
-    path = tmp_path / "results.json"
-    words = ["partitions", "--partitions", "1", "--topics", "7", "--messages", "350"]
-    words += ["--rounds", "1", "--warm-up-rounds", "0"]
-    assert call(lent, *words, *versus(), "--json", str(path)) == 0
-    cases = {run["case"] for run in results(path)["runs"]}
-    assert cases == {"1 partition", "7 topics of 1 partition"}
-
-
-def test_a_distant_cluster_is_as_far_away_as_asked(tmp_path: Path) -> None:
-    path = tmp_path / "results.json"
-    words = ["distant", "--delays", "30", "--partitions", "1", "2", "--in-flight", "1", "5"]
-    words += ["--messages", "300", "--rounds", "1", "--warm-up-rounds", "0"]
-    assert call(None, *words, "--json", str(path)) == 0
-    runs = results(path)["runs"]
-    kinds = ("1 in flight", "5 in flight", "defaults")
-    partitions = ("1 partition", "2 partitions")
-    assert [run["case"] for run in runs] == [
-        f"30 ms, {count}, {kind}" for count in partitions for kind in kinds
-    ]
-    # All of them are delivered after one round trip at the earliest.
-    assert all(run["measures"]["messages_per_s"] < 300 / 0.06 for run in runs)
-
-
-def test_no_hop_takes_longer_than_the_whole(lent: KafkaCluster, tmp_path: Path) -> None:
-    path = tmp_path / "results.json"
-    assert call(lent, "hops", "--messages", "50", "--rounds", "1", "--json", str(path)) == 0
-    (run,) = results(path)["runs"]
-    hops = {key: value for key, value in run["measures"].items() if key.startswith("to_")}
-    assert len(hops) == 5
-    assert all(0 < value < run["measures"]["whole"] for value in hops.values())
-
-
-def test_sync_has_percentiles(lent: KafkaCluster, tmp_path: Path) -> None:
-    path = tmp_path / "results.json"
-    words = ["sync", "--messages", "200", "--rounds", "1", "--warm-up-rounds", "0"]
-    assert call(lent, *words, "--json", str(path)) == 0
-    (run,) = results(path)["runs"]
-    measures = run["measures"]
-    assert 0 < measures["p50_us"] <= measures["p99_us"] <= measures["most_us"]
-
-
-@pytest.mark.parametrize(
-    ("benchmark", "method", "needs"),
-    [("bulk", "send_many", "sys"), ("arrow", "send_arrow", "pyarrow")],
-)
-def test_blocks(
-    lent: KafkaCluster,
-    capsys: pytest.CaptureFixture[str],
-    benchmark: str,
-    method: str,
-    needs: str,
-) -> None:
-    words = [benchmark, "--messages", "1000", "--block", "300", "--partitions", "2", "--keyed"]
-    words += ["--rounds", "1", "--warm-up-rounds", "0", "--vs", "raw"]
-    if is_there(needs) and hasattr(Producer, method):
-        assert call(lent, *words) == 0
-        return
-    with pytest.raises(SystemExit):
-        call(lent, *words)
-    error = capsys.readouterr().err
-    assert needs in error or method in error
-
-
-def test_a_run_whose_messages_fail_is_no_figure(
-    lent: KafkaCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "results.json"
-    words = ["send", "--size", "2000000", "--messages", "5", "--partitions", "1", "--rounds", "1"]
-    assert call(lent, *words, "--warm-up-rounds", "0", "--json", str(path)) == 1
-    (run,) = results(path)["runs"]
-    assert "max_request_size" in run["failure"]
-    assert run["measures"] == {}
-    assert "FAILED: 1 partition, round 1, pykaproducer" in capsys.readouterr().out
-
-
-def test_a_batch_that_the_broker_refuses_is_no_figure(
-    lent: KafkaCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "results.json"
-    words = ["send", "--size", "100000", "--messages", "30", "--partitions", "1", "--rounds", "1"]
-    words += ["--warm-up-rounds", "0", "--batch-size", "3000000", "--vs", "raw"]
-    assert call(lent, *words, "--json", str(path)) == 1
-    (run,) = (run for run in results(path)["runs"] if run["client"] == "raw")
-    assert "MESSAGE_SIZE_TOO_LARGE" in run["failure"]
-
-
-def test_a_prebuilt_batch_is_as_large_as_it_may_be() -> None:
-    door = importlib.import_module("benchmarks.door")
-    rows = [(b"value-%05d" % i, b"key" if i % 2 else None) for i in range(50_000)]
-    batch, count = door.record_batch(iter(rows), 100_000)
-    assert 50_000 < len(batch) <= 100_000
-    records = MemoryRecords(batch).next_batch()
-    assert records.validate_crc()
-    assert [(record.value, record.key) for record in records] == rows[:count]
-    # Less than a batch, and more than the kernel puts into one chunk.
-    assert door.record_batch(iter(rows[:3]), 100_000)[1] == 3
-    assert door.record_batch(iter(rows), 10_000_000)[1] == 50_000
-
-
-def test_memory_stops_the_broker_and_lets_it_go_on(lent: KafkaCluster, tmp_path: Path) -> None:
-    path = tmp_path / "results.json"
-    words = ["memory", "--size", "1000", "--buffer-memory", "1", "--max-block-ms", "50"]
-    assert call(lent, *words, "--rounds", "1", "--json", str(path)) == 0
-    (run,) = results(path)["runs"]
-    assert run["measures"]["accepted"] > 0
-    assert run["measures"]["blocked_ms"] >= 50
-    assert lent.brokers[0].running
-
-
-def test_idle(lent: KafkaCluster) -> None:
-    assert call(lent, "idle", "--seconds", "0.1", "--rounds", "1") == 0
-
-
-def test_topics(lent: KafkaCluster) -> None:
-    assert call(lent, "topics", "--rounds", "1", "--unknown", "50", "--partitions", "20") == 0
-
-
-def test_an_outage_is_measured_from_its_beginning_to_the_recovery(tmp_path: Path) -> None:
-    path = tmp_path / "results.json"
-    words = ["--only", "outage", "--outage-seconds", "2", "--rate", "100", "--rounds", "1"]
-    assert call(None, "faults", *words, "--json", str(path)) == 0
-    (run,) = results(path)["runs"]
-    assert run["failure"] is None
-    assert run["measures"]["delivered"] > 0
-    assert run["measures"]["seconds"] >= 2
-
-
-def test_startup_needs_no_broker() -> None:
-    assert call(None, "startup", "--rounds", "1") == 0
 
 
 @pytest.mark.parametrize(
@@ -297,70 +64,6 @@ def test_a_wrong_option_is_refused(
     assert text in capsys.readouterr().err
 
 
-def test_a_run_that_hangs_ends_and_shows_where(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = "import threading\ndef measure(job, parent):\n    threading.Event().wait()\n"
-    (tmp_path / "hanging.py").write_text(source)
-    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
-    runner = importlib.import_module("benchmarks.runner")
-    failure = importlib.import_module("benchmarks.child").RunFailed
-    with pytest.raises(failure, match=r"no end within(.|\n)*in measure"):
-        runner.in_fresh_process("hanging", {}, limit=1.0)
-
-
-def program(tmp_path: Path, source: str) -> list[str]:
-    """Return a command that is not a module of the suite, like the peers in other languages."""
-    path = tmp_path / "program.py"
-    path.write_text(source)
-    return [sys.executable, str(path)]
-
-
-def test_a_program_in_another_language_answers_with_its_measures(tmp_path: Path) -> None:
-    runner = importlib.import_module("benchmarks.runner")
-    words = program(tmp_path, """print('{"measures": {"messages_per_s": 7.0}}')""")
-    found = runner.in_program(words, limit=30.0)
-    assert found["messages_per_s"] == 7.0
-    assert found["calibration_ns"] > 0
-
-
-@pytest.mark.parametrize(
-    ("source", "text"),
-    [
-        ("""print('{"failed": "of 5 messages 3 failed"}')""", "^of 5 messages 3 failed$"),
-        ("raise SystemExit('no such setting')", "ended with status 1:\nno such setting"),
-        ("pass", "ended with status 0"),
-        ("""print('{"measures": {}}'); raise SystemExit(2)""", "ended with status 2"),
-        ("for i in range(99): print(i, file=__import__('sys').stderr)", r"\n\.\.\.\n74\n"),
-    ],
-)
-def test_a_program_that_fails_says_why(tmp_path: Path, source: str, text: str) -> None:
-    runner = importlib.import_module("benchmarks.runner")
-    failure = importlib.import_module("benchmarks.child").RunFailed
-    with pytest.raises(failure, match=text):
-        runner.in_program(program(tmp_path, source), limit=30.0)
-
-
-@pytest.mark.parametrize("deaf", [False, True], ids=["it says where", "it has to be killed"])
-def test_a_program_that_hangs_is_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deaf: bool
-) -> None:
-    """Go and Java programs print the stacks of their threads on SIGQUIT."""
-    runner = importlib.import_module("benchmarks.runner")
-    failure = importlib.import_module("benchmarks.child").RunFailed
-    monkeypatch.setattr(runner, "_LAST_WORDS", 0.2 if deaf else 30.0)
-    source = "import faulthandler, signal, threading\n"
-    source += (
-        "signal.signal(signal.SIGQUIT, signal.SIG_IGN)\n"
-        if deaf
-        else "faulthandler.register(signal.SIGQUIT, chain=True)\n"  # which then ends it
-    )
-    source += "def stuck():\n    threading.Event().wait()\nstuck()\n"
-    said = "no end within 5 s" if deaf else r"no end within 5 s(.|\n)*in stuck"
-    with pytest.raises(failure, match=said):
-        runner.in_program(program(tmp_path, source), limit=5.0)
-
-
 def test_without_go_an_error_says_what_to_do(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -371,36 +74,28 @@ def test_without_go_an_error_says_what_to_do(
         assert f"{peer} is built with Go" in capsys.readouterr().err
 
 
-def test_the_process_of_a_peer_carries_nothing_of_ours(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Otherwise our memory would be counted as the peer's, and our import time as zero."""
-    source = (
-        "import sys\n"
-        "from benchmarks import arrow, bulk, compression, idle, memory, overlap, partitions\n"
-        "from benchmarks import send, startup, sync, transactions\n"
-        "def measure(job, parent):\n"
-        "    return {name: name in sys.modules for name in ('pykaproducer', 'kafka', 'socket')}\n"
-    )
-    (tmp_path / "looking.py").write_text(source)
-    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
-    runner = importlib.import_module("benchmarks.runner")
-    found = runner.in_fresh_process("looking", {}, limit=30.0)
-    assert found == {"pykaproducer": False, "kafka": False, "socket": True}
+def test_a_prebuilt_batch_is_as_large_as_it_may_be() -> None:
+    rows = [(b"value-%05d" % i, b"key" if i % 2 else None) for i in range(50_000)]
+    batch, count = door.record_batch(iter(rows), 100_000)
+    assert 50_000 < len(batch) <= 100_000
+    records = MemoryRecords(batch).next_batch()
+    assert records.validate_crc()
+    assert [(record.value, record.key) for record in records] == rows[:count]
+    # Less than a batch, and more than the kernel puts into one chunk.
+    assert door.record_batch(iter(rows[:3]), 100_000)[1] == 3
+    assert door.record_batch(iter(rows), 10_000_000)[1] == 50_000
 
 
 def test_ratios_are_taken_within_a_round_and_from_valid_runs_only() -> None:
-    report = importlib.import_module("benchmarks.report")
-    made = importlib.import_module("benchmarks.runner").Run
     runs = [
-        made("c", "ours", 0, {"speed": 1000.0}),
-        made("c", "theirs", 0, {"speed": 1.0}),
-        made("c", "ours", 1, {"speed": 20.0}),
-        made("c", "theirs", 1, {"speed": 10.0}),
-        made("c", "ours", 2, failure="lost one"),
-        made("c", "theirs", 2, {"speed": 1.0}),
-        made("c", "ours", 3, {"speed": 30.0}),
-        made("c", "theirs", 3, {"speed": 10.0}),
+        Run("c", "ours", 0, {"speed": 1000.0}),
+        Run("c", "theirs", 0, {"speed": 1.0}),
+        Run("c", "ours", 1, {"speed": 20.0}),
+        Run("c", "theirs", 1, {"speed": 10.0}),
+        Run("c", "ours", 2, failure="lost one"),
+        Run("c", "theirs", 2, {"speed": 1.0}),
+        Run("c", "ours", 3, {"speed": 30.0}),
+        Run("c", "theirs", 3, {"speed": 10.0}),
     ]
     assert report.ratios(runs, "c", "ours", "theirs", "speed") == [2.0, 3.0]
     column = report.Column("speed", "speed", ".0f")
@@ -421,68 +116,13 @@ def test_ratios_are_taken_within_a_round_and_from_valid_runs_only() -> None:
 def test_figures_from_a_disturbed_machine_are_marked(
     speeds: list[float], other_cores: float, verdict: str
 ) -> None:
-    report = importlib.import_module("benchmarks.report")
-    made = importlib.import_module("benchmarks.runner").Run
     runs = [
-        made("c", "ours", i + 1, {report.CALIBRATION: speed}, other_cores=other_cores)
+        Run("c", "ours", i + 1, {report.CALIBRATION: speed}, other_cores=other_cores)
         for i, speed in enumerate(speeds)
     ]
     assert report.quietness(runs).startswith(verdict)
 
 
-@pytest.fixture
-def written(tmp_path: Path) -> Path:
-    """Write the ``--json`` output of three runs."""
-    report = importlib.import_module("benchmarks.report")
-    machine = importlib.import_module("benchmarks.machine")
-    made = importlib.import_module("benchmarks.runner").Run
-    send = importlib.import_module("benchmarks.send")
-    runs = [
-        made("1 partition", client, 1, {"messages_per_s": 2e6, report.CALIBRATION: speed})
-        for client, speed in (("pykaproducer", 15.0), ("raw", 45.0))
-    ]
-    names = ["pykaproducer", "raw"]
-    description = machine.describe(["python", "-m", "benchmarks", "send", "--vs", "raw"], names)
-    path = tmp_path / "send.json"
-    report.write_json(path, {"title": "send: it", **description}, runs, names, send.COLUMNS)
-    return path
-
-
-def test_a_figure_has_its_recipe_and_its_warning_beneath(written: Path, tmp_path: Path) -> None:
-    if not is_there("matplotlib"):
-        # Not a dependency of the tests.
-        return
-    assert call(None, "plot", str(written), "-o", str(tmp_path / "figures")) == 0
-    drawn = (tmp_path / "figures" / "send.svg").read_text()
-    for text in ("$ python -m benchmarks send --vs raw", "M messages/s", "raw", "DISTURBED: "):
-        assert text in drawn
-    assert (tmp_path / "figures" / "send.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_plot_refuses_what_it_cannot_draw(
-    written: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "other.json").write_text("[]")
-    for words, text in (
-        ([str(tmp_path / "other.json")], "other.json: not a file of python -m benchmarks"),
-        ([str(tmp_path / "none.json")], "none.json"),
-        ([str(written), "--columns", "height"], "no figures of height: messages_per_s"),
-    ):
-        with pytest.raises(SystemExit):
-            call(None, "plot", *words, "-o", str(tmp_path))
-        assert text in capsys.readouterr().err or not is_there("matplotlib")
-
-
-def test_the_benchmarks_of_the_kernel_run() -> None:
-    if is_there("pyperf"):
-        assert call(None, "kernel", "--once") == 0
-    # Without pyperf: each of them runs once, so that they stay compatible with the kernel.
-    kernel = importlib.import_module("benchmarks.kernel")
-    for timed in kernel._all().values():
-        assert timed(1) > 0
-
-
 def test_the_benchmarks_know_every_codec() -> None:
-    options = importlib.import_module("benchmarks.options")
     assert tuple(CODECS) == options.CODECS
     assert {name for name, codec in CODECS.items() if codec.levels} == options.WITH_LEVELS
