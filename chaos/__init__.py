@@ -1,6 +1,7 @@
 """Chaos: a producer under load, three real brokers, and faults; then an audit of the log.
 
-``python -m chaos`` (``command.py``) plays one act for each seed:
+``python -m chaos`` (``command.py``) plays one act (``acts.py``) for each seed; with messages
+(``messages.py``), or with transactions (``transactions``):
 
 1. ``stage.py`` starts three brokers, each reached through a fault proxy, and creates a topic.
 2. ``load.py``, in a fresh process, sends numbered messages at a steady rate with one of the clients

@@ -14,36 +14,14 @@ import resource
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import suppress
 from functools import partial
+from typing import Any, ClassVar
 
 from chaos.ledger import Counters
 from chaos.stage import Stage, wait_for
 from pykaproducer.testing import ClusterError, Cut, FaultProxy
 from pykaproducer.testing.proxy import ProxiedRequest
-
-KINDS = (
-    "kill -9",
-    "SIGTERM",
-    "SIGSTOP",
-    "all paused",
-    "rolling restart",
-    "leader election",
-    "cut before",
-    "cut within",
-    "cut after",
-    "reset",
-    "delay",
-    "throttle",
-    "black hole",
-    "refuse",
-    "disk failure",
-    "isolated broker",
-    "quota",
-    "small batches",
-    "client SIGSTOP",
-    "no descriptors",
-)
 
 #: How long to wait for a Produce request to interrupt (seconds).
 _WAIT = 5.0
@@ -51,15 +29,18 @@ _WAIT = 5.0
 _RECOVERY = 30.0
 #: Standard input, output and error: with this limit a process cannot open anything else.
 _STANDARD_FILES = 3
-#: How often a fault that had no effect is repeated.
-TRIES = 3
+
+
+def _still(requests: Sequence[ProxiedRequest]) -> int:
+    """Return how many of *requests* have no answer now."""
+    return sum(not request.answered for request in requests)
 
 
 class Faults:
     """The faults of one act, from one seed.
 
-    Each kind is a context manager: it injects the fault, yields the number of in-flight batches
-    affected, and reverts the fault at the end.
+    Each kind is a method: it injects the fault, reverts it, and returns the number of in-flight
+    batches affected.
     """
 
     def __init__(self, stage: Stage, counters: Counters, seed: int) -> None:
@@ -70,49 +51,20 @@ class Faults:
         self.stopped: list[tuple[float, float]] = []
         #: The largest number of in-flight Produce requests seen at one broker.
         self.deepest = 0
-        self._kinds: dict[str, Callable[[], AbstractContextManager[int]]] = {
-            "kill -9": self._kill,
-            "SIGTERM": self._terminate,
-            "SIGSTOP": self._pause,
-            "all paused": self._pause_all,
-            "rolling restart": self._roll,
-            "leader election": self._elect,
-            "cut before": lambda: self._cut(Cut.BEFORE),
-            "cut within": lambda: self._cut(Cut.WITHIN),
-            "cut after": lambda: self._cut(Cut.AFTER),
-            "reset": self._reset,
-            "delay": self._delay,
-            "throttle": self._throttle,
-            "black hole": self._black_hole,
-            "refuse": self._refuse,
-            "disk failure": self._fail_disk,
-            "isolated broker": self._isolate,
-            "quota": self._quota,
-            "small batches": self._small_batches,
-            "client SIGSTOP": self._stop_client,
-            "no descriptors": self._no_descriptors,
-        }
-        assert tuple(self._kinds) == KINDS
 
     def kinds_in_turn(self, kinds: Sequence[str]) -> Iterator[str]:
         """Yield every kind once, in an order from the seed; then again in another order."""
         while True:
             yield from self._random.sample(kinds, len(kinds))
 
-    @property
-    def failed(self) -> int:
-        """Return the number of messages that were not delivered."""
-        return sum(self._counters.settled) - sum(self._counters.delivered)
-
     def strike(self, kind: str) -> int:
         """Inject one fault until its end; return the number of in-flight batches affected."""
         outstanding = sum(self._counters.sent) - sum(self._counters.settled)
-        with self._kinds[kind]() as struck:
-            pass
+        struck = self.KINDS[kind](self)
         return struck if outstanding > 0 else 0
 
-    def stuck(self) -> list[int]:
-        """Wait until all replicas are in sync and all partitions accept messages.
+    def stuck(self, kind: str) -> list[Any]:
+        """Wait, after a fault, until replicas are in sync and all partitions accept messages.
 
         Return the partitions that do not; all of them, if the brokers did not recover.
         """
@@ -135,26 +87,24 @@ class Faults:
 
     # Brokers -----------------------------------------------------------------------------------
 
-    @contextmanager
-    def _kill(self) -> Iterator[int]:
-        broker = self._random.randrange(self._stage.size)
+    def _kill(self) -> int:
+        broker = self._some_broker()
         requests = self._unanswered([broker])
         self._stage.cluster.kill(broker)
-        yield _still(requests)
+        struck = _still(requests)
         self._hold(0.2, 2.0)
         self._stage.cluster.restart(broker)
+        return struck
 
-    @contextmanager
-    def _terminate(self) -> Iterator[int]:
-        broker = self._random.randrange(self._stage.size)
+    def _terminate(self) -> int:
+        broker = self._some_broker()
         requests = self._unanswered([broker])
         self._stage.cluster.terminate(broker)
-        yield len(requests)
         self._hold(0.2, 2.0)
         self._stage.cluster.restart(broker)
+        return len(requests)
 
-    @contextmanager
-    def _roll(self) -> Iterator[int]:
+    def _roll(self) -> int:
         """Restart every broker, one after the other."""
         struck = []
         for broker in self._random.sample(range(self._stage.size), self._stage.size):
@@ -162,41 +112,51 @@ class Faults:
             self._stage.cluster.restart(broker)
             self._stage.wait_until_in_sync()
             self._stage.spread_leaders()
-        yield min(struck)
+        return min(struck)
 
-    @contextmanager
-    def _pause(self) -> Iterator[int]:
+    def _pause(self) -> int:
         """Pause a broker, sometimes beyond its session timeout (another leads) and the deadline."""
-        broker = self._random.randrange(self._stage.size)
-        yield from self._paused([broker])
+        return self._pause_brokers([self._some_broker()])
 
-    @contextmanager
-    def _pause_all(self) -> Iterator[int]:
-        yield from self._paused(range(self._stage.size))
+    def _pause_all(self) -> int:
+        return self._pause_brokers(range(self._stage.size))
 
-    def _paused(self, brokers: Sequence[int]) -> Iterator[int]:
+    def _isolate(self) -> int:
+        """Isolate one broker from controllers and followers by stopping the two others."""
+        left = self._some_broker()
+        return self._pause_brokers([each for each in range(self._stage.size) if each != left])
+
+    def _pause_brokers(self, brokers: Sequence[int]) -> int:
         requests = self._unanswered(brokers)
         cluster = self._stage.cluster
         try:
             for broker in brokers:
                 cluster.pause(broker)
-            yield _still(requests)
+            struck = _still(requests)
             self._hold_short_or_long()
         finally:
             for broker in brokers:
                 with suppress(ClusterError):
                     cluster.resume(broker)
+        return struck
 
-    @contextmanager
-    def _elect(self) -> Iterator[int]:
+    def _elect(self) -> int:
         requests = self._unanswered(range(self._stage.size))
         moved = self._stage.elect(self._random.randrange(1, self._stage.size))
-        yield len(requests) if moved else 0
+        return len(requests) if moved else 0
+
+    def _fail_disk(self) -> int:
+        """Fail one of a broker's two disks: its partitions move away, the others stay."""
+        broker = self._some_broker()
+        requests = self._unanswered([broker])
+        self._stage.cluster.fail_disk(broker)
+        self._hold(3.0, 6.0)
+        self._stage.cluster.restart(broker)
+        return len(requests)
 
     # The network -------------------------------------------------------------------------------
 
-    @contextmanager
-    def _cut(self, where: Cut) -> Iterator[int]:
+    def _cut(self, where: Cut) -> int:
         proxies = self._some_proxies()
         count = self._random.choice((1, 1, 2, 5))
         before = [proxy.cuts for proxy in proxies]
@@ -207,127 +167,86 @@ class Faults:
             for proxy, known in zip(proxies, before, strict=True):
                 left = max(0.0, deadline - time.monotonic())
                 proxy.wait_for(partial(_has_cut, proxy, known + count), left)
-            yield sum(proxy.cuts for proxy in proxies) - sum(before)
+            return sum(proxy.cuts for proxy in proxies) - sum(before)
         finally:
             self._restore(proxies)
 
-    @contextmanager
-    def _reset(self) -> Iterator[int]:
+    def _reset(self) -> int:
         proxies = self._some_proxies()
         requests = self._requests(proxies)
         for proxy in proxies:
             proxy.cut_all()
-        yield _still(requests)
+        return _still(requests)
 
-    @contextmanager
-    def _delay(self) -> Iterator[int]:
+    def _delay(self) -> int:
         """Delay data, sometimes longer than the request timeout: requests given up still arrive."""
-        proxies = self._some_proxies()
         seconds = self._random.choice((0.02, 0.1, 0.3, 1.0, 4.0))
-        requests = self._requests(proxies)
-        try:
-            for proxy in proxies:
-                proxy.delay(seconds)
-            yield len(requests)
-            self._hold(seconds, seconds + 3.0)
-        finally:
-            self._restore(proxies)
+        hold = partial(self._hold, seconds, seconds + 3.0)
+        return self._change(lambda proxy: proxy.delay(seconds), hold, len)
 
-    @contextmanager
-    def _throttle(self) -> Iterator[int]:
-        proxies = self._some_proxies()
+    def _throttle(self) -> int:
         rate = self._random.choice((1_000, 10_000, 100_000))
-        requests = self._requests(proxies)
-        try:
-            for proxy in proxies:
-                proxy.throttle(rate)
-            yield len(requests)
-            self._hold(0.5, 4.0)
-        finally:
-            self._restore(proxies)
+        return self._change(lambda proxy: proxy.throttle(rate), partial(self._hold, 0.5, 4.0), len)
 
-    @contextmanager
-    def _black_hole(self) -> Iterator[int]:
+    def _black_hole(self) -> int:
+        return self._change(FaultProxy.black_hole, self._hold_short_or_long)
+
+    def _refuse(self) -> int:
+        return self._change(FaultProxy.refuse, partial(self._hold, 0.2, 3.0))
+
+    def _change(
+        self,
+        change: Callable[[FaultProxy], None],
+        hold: Callable[[], None],
+        count: Callable[[Sequence[ProxiedRequest]], int] = _still,
+    ) -> int:
+        """Let some proxies behave in another way while *hold* waits."""
         proxies = self._some_proxies()
         requests = self._requests(proxies)
         try:
             for proxy in proxies:
-                proxy.black_hole()
-            yield _still(requests)
-            self._hold_short_or_long()
+                change(proxy)
+            struck = count(requests)
+            hold()
         finally:
             self._restore(proxies)
-
-    @contextmanager
-    def _refuse(self) -> Iterator[int]:
-        proxies = self._some_proxies()
-        requests = self._requests(proxies)
-        try:
-            for proxy in proxies:
-                proxy.refuse()
-            yield _still(requests)
-            self._hold(0.2, 3.0)
-        finally:
-            self._restore(proxies)
+        return struck
 
     # Rejections by a broker ----------------------------------------------------------------------
 
-    @contextmanager
-    def _fail_disk(self) -> Iterator[int]:
-        """Fail one of a broker's two disks: its partitions move away, the others stay."""
-        broker = self._random.randrange(self._stage.size)
-        requests = self._unanswered([broker])
-        self._stage.cluster.fail_disk(broker)
-        yield len(requests)
-        self._hold(3.0, 6.0)
-        self._stage.cluster.restart(broker)
-
-    @contextmanager
-    def _isolate(self) -> Iterator[int]:
-        """Isolate one broker from controllers and followers by stopping the two others."""
-        left = self._random.randrange(self._stage.size)
-        yield from self._paused([broker for broker in range(self._stage.size) if broker != left])
-
-    @contextmanager
-    def _quota(self) -> Iterator[int]:
+    def _quota(self) -> int:
         rate = self._random.choice((5_000.0, 20_000.0, 50_000.0))
-        requests = self._requests(self._stage.proxies)
-        try:
-            self._stage.quota(rate)
-            yield len(requests)
-            self._hold(1.0, 5.0)
-        finally:
-            self._stage.quota(None)
+        return self._limit(self._stage.quota, rate, 5.0)
 
-    @contextmanager
-    def _small_batches(self) -> Iterator[int]:
+    def _small_batches(self) -> int:
         """Limit the topic to batches of a few messages: larger ones are rejected and split."""
+        return self._limit(self._stage.largest_batch, self._random.choice((500, 1000, 3000)), 3.0)
+
+    def _limit(self, limit: Callable[[Any], None], value: float, longest: float) -> int:
         requests = self._requests(self._stage.proxies)
         try:
-            self._stage.largest_batch(self._random.choice((500, 1000, 3000)))
-            yield len(requests)
-            self._hold(0.5, 3.0)
+            limit(value)
+            self._hold(0.5, longest)
         finally:
-            self._stage.largest_batch(None)
+            limit(None)
+        return len(requests)
 
     # The process under load ----------------------------------------------------------------------
 
-    @contextmanager
-    def _stop_client(self) -> Iterator[int]:
+    def _stop_client(self) -> int:
         """Stop the process, sometimes beyond every timeout: much of its backlog then expires."""
         requests = self._requests(self._stage.proxies)
         process = self._counters.process
         begin = time.monotonic()
         os.kill(process, signal.SIGSTOP)
         try:
-            yield len(requests)
             self._hold(*self._random.choice(((0.1, 2.5), (4.0, 7.0), (9.0, 11.0))))
         finally:
             os.kill(process, signal.SIGCONT)
             self.stopped.append((begin, time.monotonic()))
+        return len(requests)
 
-    @contextmanager
-    def _no_descriptors(self) -> Iterator[int]:
+    def _no_descriptors(self) -> int:
         """Reset every connection, and prevent the process from opening files or sockets."""
         process = self._counters.process
         requests = self._requests(self._stage.proxies)
@@ -336,12 +255,16 @@ class Faults:
         try:
             for proxy in self._stage.proxies:
                 proxy.cut_all()
-            yield _still(requests)
+            struck = _still(requests)
             self._hold(0.2, 3.0)
         finally:
             resource.prlimit(process, resource.RLIMIT_NOFILE, usual)
+        return struck
 
     # Shared helpers ----------------------------------------------------------------------------
+
+    def _some_broker(self) -> int:
+        return self._random.randrange(self._stage.size)
 
     def _some_proxies(self) -> list[FaultProxy]:
         """Return one of the proxies, or sometimes all."""
@@ -372,10 +295,33 @@ class Faults:
             *self._random.choice(((0.1, 2.5), (0.1, 2.5), (0.1, 2.5), (4.0, 7.0), (9.0, 11.0)))
         )
 
+    #: The methods, by kind.
+    KINDS: ClassVar[dict[str, Callable[[Any], int]]] = {
+        "kill -9": _kill,
+        "SIGTERM": _terminate,
+        "SIGSTOP": _pause,
+        "all paused": _pause_all,
+        "rolling restart": _roll,
+        "leader election": _elect,
+        "cut before": partial(_cut, where=Cut.BEFORE),
+        "cut within": partial(_cut, where=Cut.WITHIN),
+        "cut after": partial(_cut, where=Cut.AFTER),
+        "reset": _reset,
+        "delay": _delay,
+        "throttle": _throttle,
+        "black hole": _black_hole,
+        "refuse": _refuse,
+        "disk failure": _fail_disk,
+        "isolated broker": _isolate,
+        "quota": _quota,
+        "small batches": _small_batches,
+        "client SIGSTOP": _stop_client,
+        "no descriptors": _no_descriptors,
+    }
+
+
+KINDS = tuple(Faults.KINDS)
+
 
 def _has_cut(proxy: FaultProxy, count: int) -> bool:
     return proxy.cuts >= count
-
-
-def _still(requests: Sequence[ProxiedRequest]) -> int:
-    return sum(not request.answered for request in requests)

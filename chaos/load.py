@@ -96,15 +96,15 @@ def measure(job: Mapping[str, Any], parent: Parent) -> dict[str, Any]:
     del client, clients, load._clients
     left = left_over(threads, sockets)
     return {
-        "sent": sum(book.counters.sent),
-        "settled": sum(book.counters.settled),
-        "delivered": sum(book.counters.delivered),
-        "refused": load.refused,
-        "longest_send_s": load.longest,
-        "flush_s": flushed - start,
-        "close_s": closed - flushed,
-        "threads_left": left[0],
-        "sockets_left": left[1],
+        "messages sent": sum(book.counters.sent),
+        "messages settled": sum(book.counters.settled),
+        "messages delivered": sum(book.counters.delivered),
+        "messages not accepted": load.refused,
+        "longest send() (s)": load.longest,
+        "longest flush() (s)": flushed - start,
+        "longest close() (s)": closed - flushed,
+        "threads left": left[0],
+        "sockets left": left[1],
         "transitions": transitions,
         "exercised": exercised,
     }

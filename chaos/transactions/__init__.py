@@ -1,6 +1,6 @@
 """Chaos with transactions: ``python -m chaos --transactions``.
 
-``command.py`` plays one act for each seed:
+``play.py`` plays an act:
 
 1. ``chaos/stage.py`` starts the brokers, and the proxies of ``watch.py`` before them.
 2. ``instances.py`` starts the processes under load (``load.py``), and their successors. Each uses

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import cycle, islice
+from typing import Any
 
-from chaos.faults import KINDS, Faults
+from chaos.faults import Faults
 from chaos.stage import Stage, wait_for
 from chaos.transactions.audit import Stop, Window
 from chaos.transactions.instances import Line, Running
@@ -37,48 +38,11 @@ _ANSWERED = (
     *("client sleeps", "client kill -9", "successor killed", "second instance"),
 )
 
-CLIENT_KINDS = (
-    "client SIGSTOP",
-    "client sleeps",
-    "client kill -9",
-    "successor killed",
-    "zombie",
-    "zombie in doubt",
-    "second instance",
-    "long black hole",
-)
 COORDINATOR_KINDS = tuple(
     f"{whose} {what}"
     for whose in ("coordinator", "group coordinator")
     for what in ("kill -9", "SIGSTOP", "moved")
 )
-CUT_KINDS = tuple(f"{api} {where.value}" for api in APIS for where in Cut)
-#: In the order of the table in the documentation.
-TRANSACTION_KINDS = (
-    *KINDS,
-    *(kind for kind in CLIENT_KINDS if kind not in KINDS),
-    *COORDINATOR_KINDS,
-    *CUT_KINDS,
-)
-
-
-def kinds_for(client: str, *, brokers: int, tv1: bool, group: bool) -> list[str]:
-    """Return the kinds of faults that can happen to *client*."""
-    absent = {
-        *(() if brokers > 1 else (*_SEVERAL, "coordinator moved", "group coordinator moved")),
-        # A broker alone cannot continue without a disk.
-        *(() if brokers > 1 else ("disk failure",)),
-    }
-    for api in ("AddPartitionsToTxn", "AddOffsetsToTxn"):
-        if not tv1 or (api == "AddOffsetsToTxn" and not group):
-            absent |= {f"{api} {where.value}" for where in Cut}
-    if client != "pykaproducer" or tv1 or brokers == 1:
-        # One broker ends a transaction at once, so that it need not be asked.
-        absent |= {f"DescribeTransactions {where.value}" for where in Cut}
-    if not group:
-        absent |= {f"TxnOffsetCommit {where.value}" for where in Cut}
-        absent |= {kind for kind in COORDINATOR_KINDS if kind.startswith("group")}
-    return [kind for kind in TRANSACTION_KINDS if kind not in absent]
 
 
 class _Progress:
@@ -136,28 +100,8 @@ class TransactionFaults(Faults):
             kind: Stage(stage.cluster, stage.proxies, topic, _INTERNAL_PARTITIONS)
             for kind, topic in _INTERNAL.items()
         }
-        self._kinds |= {
-            "client SIGSTOP": self._stop_past_the_timeout,
-            "client sleeps": self._sleep,
-            "client kill -9": self._kill_client,
-            "successor killed": self._kill_successor,
-            "zombie": self._zombie,
-            "zombie in doubt": self._zombie_in_doubt,
-            "second instance": self._second_instance,
-            "long black hole": self._long_black_hole,
-        }
-        for whose, kind in (("coordinator", TRANSACTIONAL_ID), ("group coordinator", GROUP)):
-            self._kinds |= {
-                f"{whose} kill -9": partial(self._kill_coordinator, kind),
-                f"{whose} SIGSTOP": partial(self._pause_coordinator, kind),
-                f"{whose} moved": partial(self._move_coordinator, kind),
-            }
-        for api, number in APIS.items():
-            for where in Cut:
-                kind = f"{api} {where.value}"
-                self._kinds[kind] = partial(self._cut_api, where, number)
 
-    def rounds(self, kinds: Sequence[str]) -> Iterator[str]:
+    def kinds_in_turn(self, kinds: Sequence[str]) -> Iterator[str]:
         """Yield every kind, the quick ones three times as often as those of brokers."""
         times = dict.fromkeys((*_BROKERS, *_SEVERAL, *COORDINATOR_KINDS), 1)
         times["client kill -9"] = self._kills
@@ -172,12 +116,11 @@ class TransactionFaults(Faults):
         self._line.tend()
         self._progress.choose(self._line)
         begin = time.monotonic()
-        with self._kinds[kind]() as struck:
-            pass
+        struck = self.KINDS[kind](self)
         self.windows.append(Window(kind, begin, time.monotonic()))
         return struck
 
-    def stuck_lines(self, kind: str) -> list[str]:
+    def stuck(self, kind: str) -> list[Any]:
         """Wait until all replicas are in sync and every id commits a transaction.
 
         Return the ids that do not; all of them, if the brokers did not recover.
@@ -216,29 +159,25 @@ class TransactionFaults(Faults):
             raise ClusterError(f"{key} has no coordinator")
         return found[-1]
 
-    @contextmanager
-    def _kill_coordinator(self, kind: int) -> Iterator[int]:
+    def _kill_coordinator(self, kind: int) -> int:
         broker = self._coordinator(kind)
         requests = self._unanswered([broker])
         self._stage.cluster.kill(broker)
-        yield len(requests)
         self._hold(0.2, 2.0)
         self._stage.cluster.restart(broker)
+        return len(requests)
 
-    @contextmanager
-    def _pause_coordinator(self, kind: int) -> Iterator[int]:
-        yield from self._paused([self._coordinator(kind)])
+    def _pause_coordinator(self, kind: int) -> int:
+        return self._pause_brokers([self._coordinator(kind)])
 
-    @contextmanager
-    def _move_coordinator(self, kind: int) -> Iterator[int]:
+    def _move_coordinator(self, kind: int) -> int:
         requests = self._unanswered(range(self._stage.size))
         moved = self._internal[kind].elect(self._random.randrange(1, self._stage.size))
-        yield len(requests) if moved else 0
+        return len(requests) if moved else 0
 
     # Requests of transactions ------------------------------------------------------------------
 
-    @contextmanager
-    def _cut_api(self, where: Cut, api_key: int) -> Iterator[int]:
+    def _cut_api(self, where: Cut, api_key: int) -> int:
         proxies = self._stage.proxies
         count = self._random.choice((1, 1, 2, 4))
         before = sum(proxy.cuts for proxy in proxies)
@@ -255,37 +194,35 @@ class TransactionFaults(Faults):
             wait_for(lambda: struck() > 0, _WAIT)
             if count > 1:
                 self._hold(0.1, 0.5)
-            yield struck()
+            return struck()
         finally:
             self._restore(proxies)
 
-    @contextmanager
-    def _long_black_hole(self) -> Iterator[int]:
+    def _long_black_hole(self) -> int:
         """Hold everything back until the transaction has timed out."""
         requests = self._requests(self._stage.proxies)
         try:
             for proxy in self._stage.proxies:
                 proxy.black_hole()
-            yield len(requests)
             self._hold_past_the_timeout()
         finally:
             self._restore(self._stage.proxies)
+        return len(requests)
 
     # The processes under load ------------------------------------------------------------------
 
     def _hold_past_the_timeout(self) -> None:
         self._hold(self._timeout + 0.3, self._timeout + 2.0)
 
-    @contextmanager
-    def _stop_past_the_timeout(self) -> Iterator[int]:
+    def _stop_past_the_timeout(self) -> int:
         """Stop a process, mostly until its transaction has timed out."""
         requests = self._requests(self._stage.proxies)
         with self._stopped(self._line.current):
-            yield len(requests)
             if self._random.random() < 0.3:
                 self._hold(0.1, 1.0)
             else:
                 self._hold_past_the_timeout()
+        return len(requests)
 
     @contextmanager
     def _stopped(self, running: Running) -> Iterator[None]:
@@ -297,17 +234,15 @@ class TransactionFaults(Faults):
             running.resume()
             self.stops.append(Stop(begin, time.monotonic(), running.pid))
 
-    @contextmanager
-    def _sleep(self) -> Iterator[int]:
+    def _sleep(self) -> int:
         """Have the program sleep in a transaction until that has timed out."""
         seconds = self._random.uniform(self._timeout + 0.3, self._timeout + 1.5)
         begun = self._line.board.begun
         self._line.current.command(do="sleep", seconds=seconds)
-        yield 1
         wait_for(lambda: self._line.board.begun > begun + 1, seconds + _WAIT)
+        return 1
 
-    @contextmanager
-    def _kill_client(self) -> Iterator[int]:
+    def _kill_client(self) -> int:
         """Kill a process at a point of a transaction; a successor takes over."""
         point = next(self._points)
         running = self._line.current
@@ -320,10 +255,9 @@ class TransactionFaults(Faults):
         if self._random.random() < 0.3:
             self._hold_past_the_timeout()
         self._line.succeed()
-        yield int(died)
+        return int(died)
 
-    @contextmanager
-    def _kill_successor(self) -> Iterator[int]:
+    def _kill_successor(self) -> int:
         """Kill a process at any time, and its successor while that initializes."""
         self._line.current.kill()
         point = self._random.choice(self._init_points or [None])  # type: ignore[list-item]
@@ -334,18 +268,16 @@ class TransactionFaults(Faults):
         elif not died:
             successor.kill()
         self._line.succeed()
-        yield 1 if died or not point else 0
+        return 1 if died or not point else 0
 
-    @contextmanager
-    def _zombie(self) -> Iterator[int]:
+    def _zombie(self) -> int:
         """Stop a process, have a successor take over, and continue the first one."""
         requests, first = self._requests(self._stage.proxies), self._line.current
         taken_over = self._take_over(first)
-        yield len(requests) if taken_over else 0
         self._leave(first)
+        return len(requests) if taken_over else 0
 
-    @contextmanager
-    def _zombie_in_doubt(self) -> Iterator[int]:
+    def _zombie_in_doubt(self) -> int:
         """The same after its EndTxn was cut: the process may or may not learn the outcome."""
         proxies, first = self._stage.proxies, self._line.current
         before = sum(proxy.cuts for proxy in proxies)
@@ -358,8 +290,8 @@ class TransactionFaults(Faults):
             self._restore(proxies)
         struck = sum(proxy.cuts for proxy in proxies) - before
         taken_over = self._take_over(first)
-        yield struck if taken_over else 0
         self._leave(first)
+        return struck if taken_over else 0
 
     def _take_over(self, first: Running) -> bool:
         """Stop a process while a successor commits something; return whether it has."""
@@ -370,14 +302,58 @@ class TransactionFaults(Faults):
                 self._hold_past_the_timeout()
         return taken_over
 
-    @contextmanager
-    def _second_instance(self) -> Iterator[int]:
+    def _second_instance(self) -> int:
         """Start a second process with the same id."""
         first = self._line.current
         self._line.succeed()
-        yield int(self._line.commits(_WAIT))
+        committed = self._line.commits(_WAIT)
         self._leave(first)
+        return int(committed)
 
     def _leave(self, first: Running) -> None:
         """Wait until the process that was superseded has ended by itself."""
         wait_for(lambda: first.ended, _WAIT)
+
+    #: In the order of the table in the documentation.
+    KINDS = {
+        **Faults.KINDS,
+        "client SIGSTOP": _stop_past_the_timeout,
+        "client sleeps": _sleep,
+        "client kill -9": _kill_client,
+        "successor killed": _kill_successor,
+        "zombie": _zombie,
+        "zombie in doubt": _zombie_in_doubt,
+        "second instance": _second_instance,
+        "long black hole": _long_black_hole,
+        "coordinator kill -9": partial(_kill_coordinator, kind=TRANSACTIONAL_ID),
+        "coordinator SIGSTOP": partial(_pause_coordinator, kind=TRANSACTIONAL_ID),
+        "coordinator moved": partial(_move_coordinator, kind=TRANSACTIONAL_ID),
+        "group coordinator kill -9": partial(_kill_coordinator, kind=GROUP),
+        "group coordinator SIGSTOP": partial(_pause_coordinator, kind=GROUP),
+        "group coordinator moved": partial(_move_coordinator, kind=GROUP),
+    }
+    for _name, _number in APIS.items():
+        for _where in Cut:
+            KINDS[f"{_name} {_where.value}"] = partial(_cut_api, where=_where, api_key=_number)
+
+
+TRANSACTION_KINDS = tuple(TransactionFaults.KINDS)
+
+
+def kinds_for(client: str, *, brokers: int, tv1: bool, group: bool) -> list[str]:
+    """Return the kinds of faults that can happen to *client*."""
+    absent = {
+        *(() if brokers > 1 else (*_SEVERAL, "coordinator moved", "group coordinator moved")),
+        # A broker alone cannot continue without a disk.
+        *(() if brokers > 1 else ("disk failure",)),
+    }
+    for api in ("AddPartitionsToTxn", "AddOffsetsToTxn"):
+        if not tv1 or (api == "AddOffsetsToTxn" and not group):
+            absent |= {f"{api} {where.value}" for where in Cut}
+    if client != "pykaproducer" or tv1 or brokers == 1:
+        # One broker ends a transaction at once, so that it need not be asked.
+        absent |= {f"DescribeTransactions {where.value}" for where in Cut}
+    if not group:
+        absent |= {f"TxnOffsetCommit {where.value}" for where in Cut}
+        absent |= {kind for kind in COORDINATOR_KINDS if kind.startswith("group")}
+    return [kind for kind in TRANSACTION_KINDS if kind not in absent]

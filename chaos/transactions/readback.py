@@ -10,12 +10,11 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from kafka import KafkaConsumer, TopicPartition
 from kafka.protocol.consumer.fetch import FetchRequest
 from kafka.record.default_records import ControlRecord
 from kafka.record.memory_records import MemoryRecords
 
-from chaos.readback import LogUnreadable
+from chaos.readback import PATIENCE, LogUnreadable, consume, consumer_of, places
 from chaos.stage import Stage, wait_for
 from chaos.transactions.audit import Entry, Log, Marker
 from chaos.transactions.history import decode
@@ -24,8 +23,6 @@ from pykaproducer.testing._transaction_messages import FindCoordinatorRequest, O
 
 T = TypeVar("T")
 
-#: How long the log may return nothing new before its end, and a coordinator not answer (seconds).
-_PATIENCE = 60.0
 _FETCH_VERSION, _FETCH_BYTES = 11, 8 * 1024 * 1024
 #: OffsetFetch with ``require_stable`` (KIP-447), and FindCoordinator with one key.
 _OFFSETS_VERSION, _FIND_VERSION = 7, 3
@@ -34,59 +31,49 @@ TRANSACTIONAL_ID, GROUP = 1, 0
 
 def read(stage: Stage, patience: float) -> dict[int, Log]:
     """Return every partition, once no transaction is open, or after *patience* seconds."""
-    places = [TopicPartition(stage.topic, partition) for partition in range(stage.partitions)]
-    stable, ends = _ends(stage, places, patience)
-    logs = {place.partition: Log(end=ends[place], stable=stable[place]) for place in places}
+    stable, ends = _ends(stage, patience)
+    logs = {place.partition: Log(end=ends[place], stable=stable[place]) for place in ends}
     for partition, leader in stage.leaders().items():
         _read_raw(stage, partition, stage.cluster.brokers[leader].port, logs[partition])
-    _read_committed(stage, places, stable, logs)
+
+    def readable(partition: int, each: Any) -> None:
+        entry = Entry(each.offset, decode(each.value), timestamp=each.timestamp / 1000)
+        logs[partition].readable.append(entry)
+
+    consume(stage, stable, readable, "read_committed")
     return logs
 
 
-def _consumer(stage: Stage, isolation_level: str) -> Any:
-    return KafkaConsumer(
-        bootstrap_servers=stage.cluster.bootstrap_servers,
-        group_id=None,
-        enable_auto_commit=False,
-        check_crcs=True,
-        isolation_level=isolation_level,
-        max_partition_fetch_bytes=4 * 1024 * 1024,
-        max_poll_records=5000,
-    )
-
-
-def _ends(stage: Stage, places: list[Any], patience: float) -> tuple[Any, Any]:
+def _ends(stage: Stage, patience: float) -> tuple[Any, Any]:
     """Return the last stable offsets and the ends, which are the same unless one is open."""
-    everything, committed = _consumer(stage, "read_uncommitted"), _consumer(stage, "read_committed")
+    everything, committed = consumer_of(stage), consumer_of(stage, "read_committed")
     try:
-        ends = everything.end_offsets(places)
-        stable = committed.end_offsets(places)
+        known = everything.end_offsets(places(stage))
 
         def ended() -> bool:
-            nonlocal stable
-            stable = committed.end_offsets(places)
-            return all(stable[place] >= ends[place] for place in places)
+            stable = committed.end_offsets([*known])
+            return all(stable[place] >= end for place, end in known.items())
 
         wait_for(ended, patience)
         # Markers have been written in the meantime.
-        ends = everything.end_offsets(places)
-        return committed.end_offsets(places), ends
+        ends = everything.end_offsets([*known])
+        return committed.end_offsets([*known]), ends
     finally:
         everything.close()
         committed.close()
 
 
 def _read_raw(stage: Stage, partition: int, port: int, log: Log) -> None:
-    offset, deadline = 0, time.monotonic() + _PATIENCE
+    offset, deadline = 0, time.monotonic() + PATIENCE
     while offset < log.end:
-        (topic,) = _admin.ask(port, _fetch(stage.topic, partition, offset), _PATIENCE).responses
+        (topic,) = _admin.ask(port, _fetch(stage.topic, partition, offset), PATIENCE).responses
         (answer,) = topic.partitions
         _admin.check(answer.error_code, f"read partition {partition}", None)
         for batch in MemoryRecords(bytes(answer.records or b"")):
             if batch.next_offset <= offset:
                 continue
             log.raw += _entries(batch)
-            offset, deadline = batch.next_offset, time.monotonic() + _PATIENCE
+            offset, deadline = batch.next_offset, time.monotonic() + PATIENCE
         if time.monotonic() > deadline:
             raise LogUnreadable(f"partition {partition} ends at {log.end}, not {offset}")
 
@@ -135,27 +122,6 @@ def _entries(batch: Any) -> Iterable[Entry | Marker]:
             )
 
 
-def _read_committed(
-    stage: Stage, places: list[Any], stable: dict[Any, int], logs: dict[int, Log]
-) -> None:
-    consumer = _consumer(stage, "read_committed")
-    try:
-        consumer.assign(places)
-        consumer.seek_to_beginning(*places)
-        deadline = time.monotonic() + _PATIENCE
-        while any(consumer.position(place) < stable[place] for place in places):
-            for place, records in consumer.poll(1000).items():
-                logs[place.partition].readable += (
-                    Entry(each.offset, decode(each.value), timestamp=each.timestamp / 1000)
-                    for each in records
-                )
-                deadline = time.monotonic() + _PATIENCE
-            if time.monotonic() > deadline:
-                raise LogUnreadable(f"what is committed was not reached: {stable}")
-    finally:
-        consumer.close()
-
-
 # Coordinators -------------------------------------------------------------------------------------
 
 
@@ -173,7 +139,7 @@ def coordinator(ports: Iterable[int], kind: int, key: str) -> int | None:
 
 
 def committed_offsets(
-    ports: list[int], group: str, topic: str, partitions: int, patience: float = _PATIENCE
+    ports: list[int], group: str, topic: str, partitions: int, patience: float = PATIENCE
 ) -> dict[int, int]:
     """Return the stable offsets of a group, 0 where it has none; *ports* are those of brokers.
 

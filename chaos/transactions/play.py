@@ -1,45 +1,35 @@
-"""``python -m chaos --transactions``: it runs the acts and prints the results."""
+"""An act with transactions, and the options that only they have."""
 
 from __future__ import annotations
 
 import argparse
-import logging
-import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from benchmarks.options import positive
+from chaos.acts import HAPPENED, Act
 from chaos.readback import LogUnreadable
 from chaos.stage import BROKERS, Stage, raised, wait_for
 from chaos.transactions.audit import (
     Entry,
     Evidence,
     Log,
+    Stop,
     TransactionDefect,
     audit,
+    running_time,
 )
 from chaos.transactions.clients import CLIENTS, TransactionSettings
-from chaos.transactions.faults import (
-    TransactionFaults,
-    kinds_for,
-)
-from chaos.transactions.history import instances
+from chaos.transactions.faults import TransactionFaults, kinds_for
+from chaos.transactions.history import Instance, Reported, instances
 from chaos.transactions.instances import Line
 from chaos.transactions.readback import committed_offsets, read
-from chaos.transactions.results import (
-    TransactionAct,
-    earlier,
-    longest_calls,
-    measure,
-    one_line,
-    report,
-    write_json,
-)
 from chaos.transactions.skipped import skipped_markers
 from chaos.transactions.watch import WatchedProxy
 from pykaproducer.testing import ClusterError
@@ -49,17 +39,11 @@ _LOGS = "brokers"
 TOPIC, INPUTS, GROUP = "chaos", "chaos-inputs", "chaos-group"
 PARTITIONS = 8
 
-#: One act per this many faults, unless seeds are given.
-_FAULTS_PER_ACT = 100
 _TRANSACTION_TIMEOUT, _DELIVERY_TIMEOUT = 5.0, 4.0
 _REQUEST_TIMEOUT, _MAX_BLOCK = 1.5, 3.0
-#: How often a fault that has affected nothing is repeated.
-_TRIES = 2
 #: How long a transaction may stay open after all timeouts (seconds).
 _HANGING = 30.0
 _DRAIN = 30.0
-
-_log = logging.getLogger("chaos")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -88,9 +72,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="1: without the faults that need several, and faster; default: %(default)s",
     )
     group.add_argument(
-        "--resume", action="store_true", help="skip the seeds that the file of --json has"
-    )
-    group.add_argument(
         "--keep", type=Path, metavar="DIR", help="keep what the processes under load have written"
     )
 
@@ -98,7 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
     """Reject arguments that argparse cannot check."""
     if not arguments.transactions:
-        for name in ("tv1", "group", "resume", "keep"):
+        for name in ("tv1", "group", "keep"):
             if getattr(arguments, name):
                 parser.error(f"--{name} needs --transactions")
         if arguments.instances != 1 or arguments.brokers != BROKERS:
@@ -108,8 +89,6 @@ def check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> Non
         parser.error(f"--transactions supports {', '.join(CLIENTS)}, not {arguments.producer}")
     if arguments.group and arguments.instances > 1:
         parser.error("--group needs --instances 1: two processes would read the same inputs")
-    if arguments.resume and arguments.json is None:
-        parser.error("--resume needs --json")
     possible = _kinds(arguments)
     for kind in arguments.only or ():
         if kind not in possible:
@@ -122,34 +101,14 @@ def _kinds(arguments: argparse.Namespace) -> list[str]:
     )
 
 
-def run(arguments: argparse.Namespace, words: list[str]) -> int:
-    """Run all acts, print the findings, and return the exit status."""
-    seeds = arguments.seed or list(range(1, 1 + -(-(arguments.faults or 1) // _FAULTS_PER_ACT)))
-    acts = earlier(arguments.json, seeds) if arguments.resume else []
-    done = {act.seed for act in acts}
-    for i, seed in enumerate(seeds):
-        if seed in done:
-            continue
-        act = TransactionAct(seed)
-        share = None
-        if arguments.faults is not None:
-            share = arguments.faults * (i + 1) // len(seeds) - arguments.faults * i // len(seeds)
-        limit = None if arguments.seconds is None else arguments.seconds / len(seeds)
-        _play(act, arguments, share, limit)
-        acts.append(act)
-        print(one_line(act), file=sys.stderr)
-        if arguments.json is not None:
-            write_json(arguments, words, acts)
-    print(report(" ".join(["python", "-m", "chaos", *words]), acts))
-    return 1 if any(act.judged.total() for act in acts) else 0
+def allowed(arguments: argparse.Namespace) -> set[TransactionDefect]:
+    """Return the defects that are not held against the client."""
+    return {TransactionDefect.BROKERS}
 
 
-# One act ------------------------------------------------------------------------------------------
-
-
-def _play(
-    act: TransactionAct, arguments: argparse.Namespace, faults: int | None, seconds: float | None
-) -> None:
+def play(act: Act, arguments: argparse.Namespace, count: int | None, seconds: float | None) -> None:
+    """Play *act* until *count* faults had an effect, or for so many *seconds*."""
+    begin = time.monotonic()
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         if arguments.keep is not None:
@@ -174,17 +133,17 @@ def _play(
         )
         stage.cluster.create_topic(INPUTS, PARTITIONS)
         until = None if seconds is None else time.monotonic() + seconds
-        _perform(act, arguments, stage, directory, faults, until)
-    act.seconds = time.monotonic() - act.begun_at
+        _perform(act, arguments, stage, directory, count, until, begin)
 
 
 def _perform(
-    act: TransactionAct,
+    act: Act,
     arguments: argparse.Namespace,
     stage: Stage,
     directory: Path,
     count: int | None,
     until: float | None,
+    begin: float,
 ) -> None:
     lines: list[Line] = []
     ended = False
@@ -201,18 +160,19 @@ def _perform(
             group=GROUP if arguments.group else None,
             timeout=_TRANSACTION_TIMEOUT,
         )
-        _strike(act, faults, arguments.only or _kinds(arguments), count, until)
+        kinds = arguments.only or _kinds(arguments)
+        act.strike(faults, kinds, count=count, until=until, stuck_as=TransactionDefect.STUCK)
         for line in lines:
             line.end()
         ended = True
-        act.deaths.update(faults.deaths)
+        act.tables["killed at"] = Counter(sorted(faults.deaths))
         wait_for(lambda: not any(proxy.connections for proxy in stage.proxies), _DRAIN)
         stage.wait_until_in_sync()
         for line in lines:
             for running in line.processes:
                 if running.failure is not None:
                     act.findings.add(TransactionDefect.FAILED, running.failure)
-        _audit(act, arguments, stage, directory, faults)
+        _audit(act, arguments, stage, directory, faults, begin)
     except (LogUnreadable, ClusterError) as error:
         act.findings.add(TransactionDefect.FAILED, str(error))
     finally:
@@ -248,49 +208,13 @@ def _job(
     }
 
 
-def _strike(
-    act: TransactionAct,
-    faults: TransactionFaults,
-    kinds: list[str],
-    count: int | None,
-    until: float | None,
-) -> None:
-    """Inject faults until enough have had an effect, or the time is over."""
-    stuck = faults.stuck_lines("")
-    for kind in faults.rounds(kinds):
-        for _ in range(_TRIES):
-            if stuck:
-                act.findings.add(TransactionDefect.STUCK, f"{stuck}, before {kind}")
-                return
-            if (count is not None and act.struck.total() >= count) or (
-                until is not None and time.monotonic() > until
-            ):
-                return
-            begin = time.monotonic()
-            requests = faults.strike(kind)
-            healed = time.monotonic()
-            struck = act.struck if requests else act.missed
-            struck[kind] += 1
-            stuck = faults.stuck_lines(kind)
-            _log.info(
-                "seed %d, fault %d: %s affected %d, %.1f s, recovery %.1f s",
-                act.seed,
-                act.struck.total(),
-                kind,
-                requests,
-                healed - begin,
-                time.monotonic() - healed,
-            )
-            if requests:
-                break
-
-
 def _audit(
-    act: TransactionAct,
+    act: Act,
     arguments: argparse.Namespace,
     stage: Stage,
     directory: Path,
     faults: TransactionFaults,
+    begin: float,
 ) -> None:
     found = instances(directory)
     logs = read(stage, _TRANSACTION_TIMEOUT + _HANGING)
@@ -313,19 +237,52 @@ def _audit(
             *faults.silent,
             *(window for proxy in stage.proxies for window in proxy.silent),  # type: ignore[attr-defined]
         ],
-        skipped=skipped_markers((directory / _LOGS).glob("*.log"), TOPIC, act.begun_at),
+        skipped=skipped_markers((directory / _LOGS).glob("*.log"), TOPIC, begin),
     )
     act.findings |= audit(evidence)
-    measure(act.measures, found)
-    act.measures["markers skipped by brokers"] = len(evidence.skipped)
-    act.longest = longest_calls(found, faults.stops)
-    act.measures["messages in the log"] = sum(
+    happened = act.tables[HAPPENED] = _happened(found)
+    happened["markers skipped by brokers"] = len(evidence.skipped)
+    happened["messages in the log"] = sum(
         isinstance(each, Entry) for log in logs.values() for each in log.raw
     )
-    act.measures["messages readable"] = sum(len(log.readable) for log in logs.values())
+    happened["messages readable"] = sum(len(log.readable) for log in logs.values())
+    act.tables["calls (s), without the time in which the process was stopped"] = _longest(
+        found, faults.stops
+    )
 
 
 def _dump(logs: Mapping[int, Log], directory: Path) -> None:
     for partition, log in logs.items():
         lines = [*map(str, log.raw), f"stable {log.stable}, end {log.end}", ""]
         (directory / f"log-{partition}").write_text("\n".join(lines))
+
+
+def _happened(found: Sequence[Instance]) -> Counter[str]:
+    measures = Counter({"instances": len(found)})
+    for instance in found:
+        for call in instance.calls:
+            measures[f"{call.what}: {call.error or 'done'}"] += 1
+        for transaction in instance.transactions.values():
+            measures["transactions"] += 1
+            reported = transaction.reported
+            if transaction.requested == "abort":
+                measures["abort requested"] += 1
+            elif reported is None:
+                measures["reported nothing"] += 1
+            else:
+                measures[f"reported as {reported.value}"] += 1
+            measures["messages sent"] += len(transaction.outcomes or ())
+    for reported in Reported:
+        measures[f"reported as {reported.value}"] += 0
+    return measures
+
+
+def _longest(found: Iterable[Instance], stopped: Sequence[Stop]) -> dict[str, float]:
+    """Return how long the longest call of each kind took (seconds)."""
+    longest: dict[str, float] = {}
+    for instance in found:
+        for call in instance.calls:
+            took = running_time(stopped, instance, call.at, call.at + call.took)
+            name = f"longest {call.what}()"
+            longest[name] = max(longest.get(name, 0.0), took)
+    return longest
