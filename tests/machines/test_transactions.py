@@ -255,6 +255,23 @@ def test_an_unconfirmed_commit_is_repeated_as_it_was() -> None:
     assert driver.machine.state is S.READY
 
 
+def test_a_refused_commit_is_not_in_doubt_any_more() -> None:
+    """The abort is one of the protocol in use, whatever the commit was."""
+    driver = at(S.ENDING_COMMIT, TV2)
+    driver.lose(written=False)
+    driver.protocol = TV1
+    driver.retry()
+    driver.lose()
+    driver.protocol = TV2
+    driver.retry()
+    assert driver.request == SendEndTxn("orders", GIVEN, True, TV1)
+    driver.answer(48)
+    assert driver.machine.state is S.ABORTABLE
+    assert driver.answers["commit"].outcome is NOT
+    driver.do(driver.machine.abort("abort", driver.now))
+    assert driver.request == SendEndTxn("orders", GIVEN, False, TV2)
+
+
 def test_a_commit_does_not_fail_because_the_next_epoch_is_refused() -> None:
     driver = at(S.ENDING_COMMIT, TV1)
     driver.do(driver.machine.coordinator_found(TV2, driver.now))

@@ -53,6 +53,16 @@ FATE = st.one_of(
     st.builds(Fate, st.just(Kind.TAKE_AND_COMPLAIN), st.sampled_from(COMPLAINTS)),
 )
 FATES = st.lists(FATE, min_size=1, max_size=6)
+#: What is chosen when the producer is made: its settings, and the first events.
+LEADERS = st.lists(BROKER, min_size=1, max_size=2)
+WARM = st.sampled_from([True, True, False])
+SETTINGS: dict[str, st.SearchStrategy[Any]] = {
+    "linger_ms": st.sampled_from([0, 0, 50]),
+    "retries": st.sampled_from([2, 2**31 - 1, 2**31 - 1]),
+    "max_in_flight_requests_per_connection": st.sampled_from([1, 2, 5, 5]),
+    "batch_max_messages": st.sampled_from([0, 1, 2, 3]),
+    "stage_threads": st.sampled_from(["shared", "shared", "own"]),
+}
 
 
 class Model(World, RuleBasedStateMachine):
@@ -66,33 +76,9 @@ class Model(World, RuleBasedStateMachine):
         self.transitions = Transitions() if transitions is None else transitions
         self.begun = False
 
-    @initialize(
-        leaders=st.lists(BROKER, min_size=1, max_size=2),
-        linger_ms=st.sampled_from([0, 0, 50]),
-        retries=st.sampled_from([2, 2**31 - 1, 2**31 - 1]),
-        in_flight=st.sampled_from([1, 2, 5, 5]),
-        batch_max_messages=st.sampled_from([0, 1, 2, 3]),
-        stage_threads=st.sampled_from(["shared", "shared", "own"]),
-        warm=st.sampled_from([True, True, False]),
-    )
-    def make(
-        self,
-        leaders: list[int],
-        linger_ms: int,
-        retries: int,
-        in_flight: int,
-        batch_max_messages: int,
-        stage_threads: str,
-        warm: bool,
-    ) -> None:
+    @initialize(leaders=LEADERS, warm=WARM, **SETTINGS)
+    def make(self, leaders: list[int], warm: bool, **chosen: Any) -> None:
         """Create the producer; with *warm*, each partition has already had a message."""
-        chosen: dict[str, Any] = {
-            "linger_ms": linger_ms,
-            "retries": retries,
-            "max_in_flight_requests_per_connection": in_flight,
-            "batch_max_messages": batch_max_messages,
-            "stage_threads": stage_threads,
-        }
         self.begin(leaders, self.transitions, **chosen | self.fixed)
         self.begun = True
         if warm:

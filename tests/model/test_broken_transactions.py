@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
-from hypothesis import settings
-from hypothesis.stateful import run_state_machine_as_test
 
 from pykaproducer._machines.batch import Batch
 from pykaproducer._machines.coordination import CommitOutcome, Ending
 from pykaproducer._machines.partition_buffer import PartitionBuffer
 from pykaproducer._machines.sequencing import ProducerId, Sequencer
-from pykaproducer._machines.transaction_effects import Effect
+from pykaproducer._machines.transaction_effects import Effect, OpenAdmission
 from pykaproducer._machines.transaction_states import (
-    IllegalTransactionMove,
     Touch,
     TransactionCall,
     TransactionState,
@@ -25,27 +22,12 @@ from pykaproducer._machines.transactions import TransactionMachine
 from pykaproducer._pipeline.broker import BrokerWorker
 
 from .coordinator_stages import ModelCoordinator, TransactionalPipeline
-from .promises import ViolationError
-from .test_broken_rules import BOUNDED
-from .test_broken_rules import assert_found as assert_found_within
+from .test_broken_rules import assert_found
 from .transactional_machine import TransactionalModel, TransactionalModelBefore
+from .watched_machine import WatchedMachine
 
 #: Some need a rare sequence: a fault between two answers, and no other one before.
 _SEQUENCES = 6_000
-
-_BOTH = pytest.mark.parametrize("model", [TransactionalModel, TransactionalModelBefore])
-
-
-def assert_found(model: type[TransactionalModel], promise: str) -> None:
-    assert_found_within(model, promise, within=_SEQUENCES)
-
-
-def with_machine(
-    model: type[TransactionalModel], machine: type[TransactionMachine]
-) -> type[TransactionalModel]:
-    """Return *model* with another state machine in the product."""
-    return type("Broken", (model,), {"machine_type": machine})
-
 
 # The end of a transaction -------------------------------------------------------------------------
 
@@ -59,24 +41,11 @@ class HastyMachine(TransactionMachine):
         super()._make_due_moves(now)
 
 
-def test_an_end_before_partitions_are_added_is_found() -> None:
-    # The state machine itself may notice the answer to the request that it has forgotten.
-    with pytest.raises((ViolationError, IllegalTransactionMove)):
-        run_state_machine_as_test(
-            with_machine(TransactionalModelBefore, HastyMachine),
-            settings=settings(BOUNDED, max_examples=_SEQUENCES),
-        )
-
-
 class ThriftyMachine(TransactionMachine):
     """Keeps the epoch after an abort although a sealed batch was not confirmed."""
 
     def drained(self, serial: int, now: float, *, spent: bool) -> list[Effect]:
         return super().drained(serial, now, spent=False)
-
-
-def test_an_abort_that_keeps_the_epoch_of_unconfirmed_batches_is_found() -> None:
-    assert_found(with_machine(TransactionalModelBefore, ThriftyMachine), r"T\d|reported")
 
 
 class ImpatientMachine(TransactionMachine):
@@ -89,11 +58,6 @@ class ImpatientMachine(TransactionMachine):
         return [*effects, *self._run(args[2])]
 
 
-@_BOTH
-def test_a_commit_that_does_not_wait_for_rows_is_found(model: type[TransactionalModel]) -> None:
-    assert_found(with_machine(model, ImpatientMachine), r"T\d")
-
-
 class CarelessMachine(TransactionMachine):
     """Returns from send_offsets_to_transaction() before the group has answered."""
 
@@ -102,10 +66,6 @@ class CarelessMachine(TransactionMachine):
         self._transaction.pending_offsets.clear()
         self._calls.finish()
         return [*effects, *self._take()]
-
-
-def test_a_commit_that_does_not_wait_for_offsets_is_found() -> None:
-    assert_found(with_machine(TransactionalModel, CarelessMachine), r"T\d")
 
 
 class Blind(Touch):
@@ -123,11 +83,6 @@ class BlindMachine(TransactionMachine):
         super()._publish()
 
 
-@_BOTH
-def test_a_commit_without_end_txn_is_found(model: type[TransactionalModel]) -> None:
-    assert_found(with_machine(model, BlindMachine), r"T\d")
-
-
 # What is told -------------------------------------------------------------------------------------
 
 
@@ -139,11 +94,6 @@ class SureMachine(TransactionMachine):
         return None if ending is None else replace(ending, unconfirmed=False)
 
 
-@_BOTH
-def test_a_possible_commit_told_as_none_is_found(model: type[TransactionalModel]) -> None:
-    assert_found(with_machine(model, SureMachine), r"T\d")
-
-
 class HopefulMachine(TransactionMachine):
     """Tells a commit as done although EndTxn was answered with an error."""
 
@@ -152,11 +102,6 @@ class HopefulMachine(TransactionMachine):
             self._ended(CommitOutcome.COMMITTED, now)
         else:
             super()._fail(found, now)
-
-
-@_BOTH
-def test_a_commit_told_after_an_error_is_found(model: type[TransactionalModel]) -> None:
-    assert_found(with_machine(model, HopefulMachine), r"T\d")
 
 
 # The next transaction -----------------------------------------------------------------------------
@@ -182,12 +127,6 @@ class HoardingPipeline(TransactionalPipeline):
         return worker
 
 
-@_BOTH
-def test_a_batch_that_is_written_after_the_abort_is_found(model: type[TransactionalModel]) -> None:
-    broken = {"pipeline_type": HoardingPipeline, "replaced": {"PartitionBuffer": HoardingBuffer}}
-    assert_found(type("Broken", (model,), broken), r"T\d|reported")
-
-
 class StubbornMachine(TransactionMachine):
     """Ignores the epoch in the answer to EndTxn."""
 
@@ -195,10 +134,6 @@ class StubbornMachine(TransactionMachine):
         self, outcome: CommitOutcome | None, now: float, producer: ProducerId | None = None
     ) -> None:
         super()._ended(outcome, now)
-
-
-def test_an_ignored_epoch_is_found() -> None:
-    assert_found(with_machine(TransactionalModel, StubbornMachine), "T7")
 
 
 class ContinuingSequencer(Sequencer):
@@ -209,13 +144,6 @@ class ContinuingSequencer(Sequencer):
         changed = super().adopt_transaction(producer)
         self.next_sequence = following
         return changed
-
-
-def test_sequence_numbers_that_continue_in_another_epoch_are_found() -> None:
-    class Broken(TransactionalModel):
-        replaced: ClassVar[dict[str, Any]] = {"Sequencer": ContinuingSequencer}
-
-    assert_found(Broken, "T7")
 
 
 class LenientCoordinator(ModelCoordinator):
@@ -230,14 +158,6 @@ class LenientCoordinator(ModelCoordinator):
         self._fail_rows = fail_nothing
 
 
-@_BOTH
-def test_a_row_in_the_next_transaction_is_found(model: type[TransactionalModel]) -> None:
-    class Lenient(TransactionalPipeline):
-        coordinator_type = LenientCoordinator
-
-    assert_found(type("Broken", (model,), {"pipeline_type": Lenient}), r"T\d")
-
-
 # The protocols ------------------------------------------------------------------------------------
 
 
@@ -250,10 +170,6 @@ class ForgetfulMachine(TransactionMachine):
         return super().partition_wanted(serial, topic, partition, now)
 
 
-def test_a_partition_that_is_never_added_is_found() -> None:
-    assert_found(with_machine(TransactionalModelBefore, ForgetfulMachine), "T7")
-
-
 class FickleMachine(TransactionMachine):
     """Changes the protocol within a transaction."""
 
@@ -262,22 +178,12 @@ class FickleMachine(TransactionMachine):
         return super().coordinator_found(protocol, now)
 
 
-@_BOTH
-def test_another_protocol_within_a_transaction_is_found(model: type[TransactionalModel]) -> None:
-    assert_found(with_machine(model, FickleMachine), "one protocol")
-
-
 class TrustingMachine(TransactionMachine):
     """Begins with the protocol of the last transaction whatever the coordinator offers now."""
 
     def _renew_if_protocol_changed(self) -> bool:
         self.protocol = self._offered
         return False
-
-
-@_BOTH
-def test_another_protocol_in_the_same_epoch_is_found(model: type[TransactionalModel]) -> None:
-    assert_found(with_machine(model, TrustingMachine), r"T\d|one protocol")
 
 
 # Callers ------------------------------------------------------------------------------------------
@@ -295,6 +201,90 @@ class ForgottenCallers(TransactionMachine):
         super()._ended(outcome, now, producer)
 
 
-@_BOTH
-def test_a_call_that_never_ends_is_found(model: type[TransactionalModel]) -> None:
-    assert_found(with_machine(model, ForgottenCallers), "T7")
+# What the machine asks for ------------------------------------------------------------------------
+
+
+class UnsureMachine(WatchedMachine):
+    """Tells a commit as possible although the coordinator has refused it."""
+
+    def _ending(self) -> Ending | None:
+        ending = super()._ending()
+        return None if ending is None else replace(ending, unconfirmed=True)
+
+
+class OpenMachine(WatchedMachine):
+    """Accepts rows until the transaction has ended."""
+
+    def _publish(self) -> None:
+        super()._publish()
+        if self.state is TransactionState.FLUSHING:
+            self._effects.append(OpenAdmission())
+
+
+class Lenient(TransactionalPipeline):
+    coordinator_type = LenientCoordinator
+
+
+_BOTH, _FIRST, _SECOND = "both", "TV1", "TV2"
+_MODELS = {_FIRST: TransactionalModelBefore, _SECOND: TransactionalModel}
+#: What is broken: the protocols in which it is found, what is replaced, and the promise.
+RULES: dict[str, tuple[str, type[TransactionMachine] | dict[str, Any], str]] = {
+    # The state machine itself may notice the answer to the request that it has forgotten.
+    "an end before partitions are added": (_FIRST, HastyMachine, r"T\d|an answer to request"),
+    "an abort keeps the epoch of unconfirmed batches": (_FIRST, ThriftyMachine, r"T\d|reported"),
+    "a commit does not wait for rows": (_BOTH, ImpatientMachine, r"T\d"),
+    "a commit does not wait for offsets": (_SECOND, CarelessMachine, r"T\d"),
+    "a commit without EndTxn": (_BOTH, BlindMachine, r"T\d"),
+    "a possible commit told as none": (_BOTH, SureMachine, r"T\d"),
+    "a commit told after an error": (_BOTH, HopefulMachine, r"T\d"),
+    "a batch written after the abort": (
+        _BOTH,
+        {"pipeline_type": HoardingPipeline, "replaced": {"PartitionBuffer": HoardingBuffer}},
+        r"T\d|reported",
+    ),
+    "an ignored epoch": (_SECOND, StubbornMachine, "T7"),
+    "sequence numbers continue in another epoch": (
+        _SECOND,
+        {"replaced": {"Sequencer": ContinuingSequencer}},
+        "T7",
+    ),
+    "a row in the next transaction": (_BOTH, {"pipeline_type": Lenient}, r"T\d"),
+    "a partition is never added": (_FIRST, ForgetfulMachine, "T7"),
+    "another protocol within a transaction": (_BOTH, FickleMachine, "one protocol"),
+    "another protocol in the same epoch": (_BOTH, TrustingMachine, r"T\d|one protocol"),
+    "a call never ends": (_BOTH, ForgottenCallers, "T7"),
+    "a refused commit told as possible": (_BOTH, UnsureMachine, "machine: .* is told although"),
+    "rows are accepted while the transaction ends": (_BOTH, OpenMachine, "machine: admission"),
+}
+#: They need a rare sequence: thousands are tried.
+_RARE = {
+    "an end before partitions are added, TV1",
+    "an abort keeps the epoch of unconfirmed batches, TV1",
+    "a possible commit told as none, TV1",
+    "a possible commit told as none, TV2",
+    "a commit told after an error, TV2",
+    "another protocol within a transaction, TV1",
+    "another protocol in the same epoch, TV1",
+    "another protocol in the same epoch, TV2",
+    "a refused commit told as possible, TV1",
+}
+_CASES = [
+    pytest.param(
+        *(model, broken, promise),
+        id=f"{name}, {protocol}",
+        marks=pytest.mark.full if f"{name}, {protocol}" in _RARE else (),
+    )
+    for name, (protocols, broken, promise) in RULES.items()
+    for protocol, model in _MODELS.items()
+    if protocols in (_BOTH, protocol)
+]
+
+
+@pytest.mark.parametrize(("model", "broken", "promise"), _CASES)
+def test_a_broken_rule_is_found(
+    model: type[TransactionalModel],
+    broken: type[TransactionMachine] | dict[str, Any],
+    promise: str,
+) -> None:
+    changes = broken if isinstance(broken, dict) else {"machine_type": broken}
+    assert_found(type("Broken", (model,), changes), promise, within=_SEQUENCES)

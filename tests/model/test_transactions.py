@@ -18,20 +18,21 @@ from pykaproducer.errors import CommitOutcome
 
 from .cluster import Fate, Kind
 from .coordinator_stages import ModelConnection
-from .test_model import chosen
+from .test_model import NORMAL, chosen
 from .transactional_machine import TransactionalModel, TransactionalModelBefore
 from .transactional_world import TransactionalWorld
 
 
+@pytest.mark.parametrize("least", [60, pytest.param(200, marks=pytest.mark.full)])
 @pytest.mark.parametrize("model", [TransactionalModel, TransactionalModelBefore])
 def test_any_interleaving_keeps_the_promises_of_transactions(
-    model: type[TransactionalModel],
+    model: type[TransactionalModel], least: int
 ) -> None:
     # A factory is accepted in place of a class.
     make: Any = functools.partial(model, Transitions())
-    asked = chosen()
+    asked = chosen() if least > NORMAL.max_examples else NORMAL
     run_state_machine_as_test(
-        make, settings=settings(asked, max_examples=max(200, asked.max_examples))
+        make, settings=settings(asked, max_examples=max(least, asked.max_examples))
     )
 
 

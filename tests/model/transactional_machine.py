@@ -14,7 +14,7 @@ from pykaproducer._wire.messages import ApiKey
 
 from .cluster import Fate, Kind
 from .coordinator_stages import ModelConnection
-from .machine import BROKER, FATES, INDEX, NEXT, Model, Next
+from .machine import BROKER, FATES, INDEX, LEADERS, NEXT, SETTINGS, WARM, Model, Next
 from .stages import ModelBridge
 from .transactional_world import TransactionalWorld
 from .world import CALM, WELL
@@ -84,40 +84,19 @@ class TransactionalModel(TransactionalWorld, Model):
     """The state machine with the second protocol (KIP-890)."""
 
     @initialize(
-        leaders=st.lists(BROKER, min_size=1, max_size=2),
-        linger_ms=st.sampled_from([0, 0, 50]),
-        retries=st.sampled_from([2, 2**31 - 1, 2**31 - 1]),
-        in_flight=st.sampled_from([1, 2, 5, 5]),
-        batch_max_messages=st.sampled_from([0, 1, 2, 3]),
-        stage_threads=st.sampled_from(["shared", "shared", "own"]),
-        warm=st.sampled_from([True, True, False]),
-        timeout_ms=st.sampled_from([6_000, 600_000, 600_000]),
+        leaders=LEADERS,
+        warm=WARM,
         asks=st.booleans(),
+        transaction_timeout_ms=st.sampled_from([6_000, 600_000, 600_000]),
+        **SETTINGS,
     )
     def make(  # type: ignore[override]
-        self,
-        leaders: list[int],
-        linger_ms: int,
-        retries: int,
-        in_flight: int,
-        batch_max_messages: int,
-        stage_threads: str,
-        warm: bool,
-        timeout_ms: int,
-        asks: bool,
+        self, leaders: list[int], warm: bool, asks: bool, **chosen: Any
     ) -> None:
         """Create the producer; with *warm*, it has committed a transaction.
 
         *asks*: it asks the coordinator whether the last transaction has ended.
         """
-        chosen: dict[str, Any] = {
-            "linger_ms": linger_ms,
-            "retries": retries,
-            "max_in_flight_requests_per_connection": in_flight,
-            "batch_max_messages": batch_max_messages,
-            "stage_threads": stage_threads,
-            "transaction_timeout_ms": timeout_ms,
-        }
         self.begin(leaders, self.transitions, **chosen | self.fixed)
         self.machine.hold.guesses = not asks
         self.begun = True

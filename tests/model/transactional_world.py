@@ -42,6 +42,7 @@ from .promises import GRAIN, Message, check, check_log
 from .stages import ModelBridge
 from .transaction_promises import Told, check_transactions
 from .transactional_log import TransactionalCluster
+from .watched_machine import WatchedMachine
 from .world import BROKERS, CALM, WELL, World
 
 _C, _S = TransactionCall, TransactionState
@@ -91,7 +92,7 @@ class TransactionalWorld(World):
     """The program makes one control call at a time, and sends messages meanwhile."""
 
     pipeline_type: type[TransactionalPipeline] = TransactionalPipeline
-    machine_type: type[TransactionMachine] = TransactionMachine
+    machine_type: type[TransactionMachine] = WatchedMachine
     #: Of the feature ``transaction.version`` at the beginning.
     level = 2
     cluster: TransactionalCluster
