@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,20 +18,42 @@ from tests.exactly_once.helper import Query
 _numbers = itertools.count(1)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave the first protocol to the full tier, but for the matrices, which have pairs of it."""
+    for item in items:
+        params = item.callspec.params if hasattr(item, "callspec") else {}
+        here = item.path.parent == Path(__file__).parent
+        if here and params.get("protocol") == "TV1" and len(params) < 3:
+            item.add_marker("full")
+
+
 @pytest.fixture(scope="session", params=sorted(FEATURES))
-def sink_cluster(request: pytest.FixtureRequest) -> KafkaCluster:
+def protocol(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture(scope="session")
+def sink_cluster(pytestconfig: pytest.Config, protocol: str) -> KafkaCluster:
     """Return a broker that the run shares; each protocol has one."""
-    return attached(service(request.config, request.param))
+    return attached(service(pytestconfig, protocol))
+
+
+@pytest.fixture(scope="session")
+def new_query(sink_cluster: KafkaCluster) -> Callable[..., Query]:
+    """Return a function that makes queries, each with another topic and another prefix."""
+
+    def make(**options: Any) -> Query:
+        topic = f"rows-{PROCESS}-{next(_numbers)}"
+        sink_cluster.create_topic(topic, partitions=3)
+        return Query(sink_cluster.bootstrap_servers, topic, **options)
+
+    return make
 
 
 @pytest.fixture
-def query(sink_cluster: KafkaCluster) -> Iterator[Callable[..., Query]]:
-    """Yield a function that makes queries, each with another topic and another prefix."""
+def query(new_query: Callable[..., Query]) -> Iterator[Callable[..., Query]]:
+    """Yield a function that makes queries, and close them at the end."""
     with ExitStack() as made:
-
-        def make(**options: Any) -> Query:
-            topic = f"rows-{PROCESS}-{next(_numbers)}"
-            sink_cluster.create_topic(topic, partitions=3)
-            return made.enter_context(Query(sink_cluster.bootstrap_servers, topic, **options))
-
-        yield make
+        yield lambda **options: made.enter_context(new_query(**options))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 import time
 import zlib
@@ -40,6 +41,19 @@ def four_tasks(row: int) -> int:
 def three_tasks(row: int) -> int:
     """Distribute rows to three tasks, of which the second has none."""
     return 0 if row < ROWS // 3 else 2
+
+
+LAYOUTS: dict[str, Layout] = {"same": four_tasks, "other": three_tasks}
+#: The points of a task.
+TASK = ["read", "initialized", "row", "sent", "marked", "prepared"]
+#: The points of the driver, with the number of ended transactions: before it has decided, and then.
+UNDECIDED = [(point, 0) for point in ("driver-initialized", "driver-read", "checked", "written")]
+DECIDED = [("decided", 0), *[("ended", number) for number in range(1, 5)]]
+DRIVER = [*UNDECIDED, *DECIDED, ("completed", 0), ("swept", 0)]
+
+each_driver_point = pytest.mark.parametrize(
+    "point", DRIVER, ids=lambda each: f"{each[0]}-{each[1]}"
+)
 
 
 def expected(batches: int) -> Counter[bytes]:
@@ -105,14 +119,20 @@ class Query:
 
     def twin(self, **options: Any) -> Query:
         """Return the same query in another process, as after a restart."""
-        kept = {
-            "name": self.name,
-            "kind": self.setup.kind,
-            "prefix": self.setup.names.prefix,
-            "timeout_ms": self.setup.timeout_ms,
-            "settings": self._settings,
-        }
-        return Query(self._servers, self.topic, **{**kept, **options})
+        return self.restart()(**options)
+
+    def restart(self) -> Callable[..., Query]:
+        """Return a function that makes the same query; it keeps nothing of this one alive."""
+        return functools.partial(
+            Query,
+            self._servers,
+            self.topic,
+            name=self.name,
+            kind=self.setup.kind,
+            prefix=self.setup.names.prefix,
+            timeout_ms=self.setup.timeout_ms,
+            settings=self._settings,
+        )
 
     def __enter__(self) -> Self:
         return self

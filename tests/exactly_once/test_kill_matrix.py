@@ -9,22 +9,22 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from pykaproducer import PykaproducerError
 from pykaproducer._exactly_once.errors import PartialCommitError
-from tests.exactly_once.helper import Query, dies_at, expected, four_tasks, three_tasks
+from tests.exactly_once.helper import (
+    LAYOUTS,
+    TASK,
+    Query,
+    dies_at,
+    each_driver_point,
+    expected,
+    four_tasks,
+)
 
-#: The points of a task.
-TASK = ["read", "initialized", "row", "sent", "marked", "prepared"]
-#: The points of the driver before it has decided; after it, (point, number of ended transactions).
-UNDECIDED = ["driver-initialized", "driver-read", "checked", "written"]
-DECIDED = [("decided", 0), *[("ended", number) for number in range(1, 5)]]
-COMPLETED = [("completed", 0), ("swept", 0)]
-DRIVER = [*[(point, 0) for point in UNDECIDED], *DECIDED, *COMPLETED]
-
-LAYOUTS = {"same": four_tasks, "other": three_tasks}
 DEATHS = {"killed": True, "raised": False}
 #: Timeouts of transactions (milliseconds). Shorter ones make the tests faster, but a slow machine
 #: may not reach the point before they have passed.
@@ -32,15 +32,12 @@ TIMEOUTS = [2_000, 8_000, 32_000]
 
 MakeQuery = Callable[..., Query]
 
-each_driver_death = pytest.mark.parametrize(
-    ("point", "death", "layout"),
-    [(point, death, layout) for point in DRIVER for death in DEATHS for layout in LAYOUTS],
-    ids=lambda each: each if isinstance(each, str) else f"{each[0]}-{each[1]}",
-)
+each_death = pytest.mark.parametrize("death", DEATHS)
+each_layout = pytest.mark.parametrize("layout", LAYOUTS)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("death", DEATHS)
+@each_layout
+@each_death
 @pytest.mark.parametrize("point", TASK)
 def test_a_task_dies_and_the_query_is_restarted(
     query: MakeQuery, point: str, death: str, layout: str, monkeypatch: pytest.MonkeyPatch
@@ -57,7 +54,7 @@ def test_a_task_dies_and_the_query_is_restarted(
     assert made.open_transactions() == []
 
 
-@pytest.mark.parametrize("death", DEATHS)
+@each_death
 @pytest.mark.parametrize("point", TASK)
 def test_a_task_dies_and_is_tried_again(
     query: MakeQuery, point: str, death: str, monkeypatch: pytest.MonkeyPatch
@@ -73,7 +70,9 @@ def test_a_task_dies_and_is_tried_again(
     assert made.visible() == expected(2)
 
 
-@each_driver_death
+@each_layout
+@each_death
+@each_driver_point
 def test_the_driver_dies_and_is_restarted_in_time(
     query: MakeQuery,
     point: tuple[str, int],
@@ -83,29 +82,30 @@ def test_the_driver_dies_and_is_restarted_in_time(
 ) -> None:
     made = query()
     made.write(0)
-    results = made.stage(1, four_tasks)
-    with dies_at(made, *point, monkeypatch, killed=DEATHS[death]):
-        made.commit(1, results)
-    if death == "raised":
-        made.abort(1, results)
+    die(made, point, death, monkeypatch)
     made.write(1, LAYOUTS[layout])
     made.write(2)
     assert made.visible() == expected(3)
     assert made.open_transactions() == []
 
 
-@each_driver_death
+def die(query: Query, point: tuple[str, int], death: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the driver die at *point* of batch 1."""
+    results = query.stage(1, four_tasks)
+    with dies_at(query, *point, monkeypatch, killed=DEATHS[death]):
+        query.commit(1, results)
+    if death == "raised":
+        query.abort(1, results)
+
+
+@each_layout
+@each_death
+@each_driver_point
 def test_the_driver_dies_and_is_restarted_after_the_timeout(
-    query: MakeQuery,
-    point: tuple[str, int],
-    death: str,
-    layout: str,
-    monkeypatch: pytest.MonkeyPatch,
+    dead: dict[Any, MakeQuery], point: tuple[str, int], death: str, layout: str
 ) -> None:
-    died = died_in_time(query, point, death, monkeypatch)
-    died.wait_for_timeouts()
     ended = point[1]
-    with died.twin(timeout_ms=60_000) as made:
+    with dead[point, death, layout](timeout_ms=60_000) as made:
         if 0 < ended < 4 and layout == "other":
             before = made.visible()
             with pytest.raises(PartialCommitError) as raised:
@@ -120,20 +120,40 @@ def test_the_driver_dies_and_is_restarted_after_the_timeout(
         assert made.open_transactions() == []
 
 
+@pytest.fixture(scope="module")
+def dead(
+    request: pytest.FixtureRequest, protocol: str, new_query: MakeQuery
+) -> dict[Any, MakeQuery]:
+    """Return how to restart each dead query, after its transactions have timed out.
+
+    The cases that this run has selected wait together.
+    """
+    name = test_the_driver_dies_and_is_restarted_after_the_timeout.__name__
+    tests = (each for each in request.session.items if isinstance(each, pytest.Function))
+    cases = [each.callspec.params for each in tests if each.originalname == name]
+    found = {}
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        for each in cases:
+            if each["protocol"] == protocol:
+                point, death = each["point"], each["death"]
+                restart = died_in_time(new_query, point, death, monkeypatch)
+                found[point, death, each["layout"]] = restart
+    for restart in found.values():
+        with restart() as waiting:
+            waiting.wait_for_timeouts()
+    return found
+
+
 def died_in_time(
-    query: MakeQuery, point: tuple[str, int], death: str, monkeypatch: pytest.MonkeyPatch
-) -> Query:
-    """Return a query whose driver died at *point* before its transactions timed out."""
+    new_query: MakeQuery, point: tuple[str, int], death: str, monkeypatch: pytest.MonkeyPatch
+) -> MakeQuery:
+    """Return how to restart a query whose driver died at *point*, in time."""
     for timeout_ms in TIMEOUTS:
-        made = query(timeout_ms=timeout_ms)
-        with contextlib.suppress(PykaproducerError):
-            made.write(0)
+        with new_query(timeout_ms=timeout_ms) as made, contextlib.suppress(PykaproducerError):
+            with made.twin(timeout_ms=60_000) as before:
+                before.write(0)
             began = time.monotonic()
-            results = made.stage(1, four_tasks)
-            with dies_at(made, *point, monkeypatch, killed=DEATHS[death]):
-                made.commit(1, results)
-            if death == "raised":
-                made.abort(1, results)
+            die(made, point, death, monkeypatch)
             if time.monotonic() - began < timeout_ms / 1000:
-                return made
+                return made.restart()
     raise AssertionError(f"the machine is too slow for {TIMEOUTS}")

@@ -9,13 +9,21 @@ import pytest
 
 from pykaproducer import PykaproducerError
 from pykaproducer._exactly_once.errors import PrefixInUseError
-from tests.exactly_once.helper import Paused, Query, expected, four_tasks, three_tasks
+from tests.exactly_once.helper import (
+    LAYOUTS,
+    TASK,
+    Paused,
+    Query,
+    each_driver_point,
+    expected,
+    four_tasks,
+)
 
 MakeQuery = Callable[..., Query]
 
 
 @pytest.mark.parametrize("until", ["prepared", "committed", "the next batch"])
-@pytest.mark.parametrize("point", ["read", "initialized", "row", "sent", "marked", "prepared"])
+@pytest.mark.parametrize("point", TASK)
 def test_an_attempt_goes_on_after_another_one(
     query: MakeQuery, point: str, until: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -37,26 +45,10 @@ def test_an_attempt_goes_on_after_another_one(
         assert made.open_transactions() == []
 
 
-@pytest.mark.parametrize("layout", [four_tasks, three_tasks], ids=["same layout", "other layout"])
-@pytest.mark.parametrize(
-    "point",
-    [
-        ("driver-initialized", 0),
-        ("driver-read", 0),
-        ("checked", 0),
-        ("written", 0),
-        ("decided", 0),
-        *[("ended", number) for number in range(1, 5)],
-        ("completed", 0),
-        ("swept", 0),
-    ],
-    ids=lambda each: f"{each[0]}-{each[1]}",
-)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@each_driver_point
 def test_a_driver_goes_on_after_another_one(
-    query: MakeQuery,
-    point: tuple[str, int],
-    layout: Callable[[int], int],
-    monkeypatch: pytest.MonkeyPatch,
+    query: MakeQuery, point: tuple[str, int], layout: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = query()
     made.write(0)
@@ -65,7 +57,7 @@ def test_a_driver_goes_on_after_another_one(
         made.twin() as restarted,
         Paused(lambda: made.commit(1, results), *point, monkeypatch) as paused,
     ):
-        restarted.write(1, layout)
+        restarted.write(1, LAYOUTS[layout])
         error = paused.finish()
         assert error is None or isinstance(error, PykaproducerError)
         restarted.write(2)
