@@ -58,6 +58,7 @@ Call = Literal[
     "send_offsets_to_transaction",
     "commit_transaction",
     "abort_transaction",
+    "prepare_transaction",
 ]
 _CALLS = get_args(Call)
 
