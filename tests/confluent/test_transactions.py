@@ -86,23 +86,6 @@ def test_an_abort_logs_no_failures(
     assert [each.message for each in caplog.records if "no partition 99" in each.message]
 
 
-def test_an_abort_tells_that_another_producer_has_the_id(
-    topic: str, make: Callable[..., Producer]
-) -> None:
-    older, newer = make(), make()
-    older.init_transactions(SOON)
-    newer.init_transactions(SOON)
-    older.begin_transaction()
-    older.produce(topic, b"lost")
-    # A broker refuses the message's epoch in the same way after a timeout of the transaction.
-    refused = (KafkaError.INVALID_PRODUCER_EPOCH, False, False, True)
-    assert flags_of(older.commit_transaction) == refused
-    fenced = (KafkaError._FENCED, True, False, False)
-    assert flags_of(older.abort_transaction) == fenced
-    assert flags_of(older.begin_transaction) == fenced
-    assert flags_of(lambda: older.produce(topic, b"no")) == (KafkaError._FATAL, True, False, False)
-
-
 def test_a_failed_message_makes_an_abort_necessary(
     cluster: KafkaCluster, topic: str, make: Callable[..., Producer]
 ) -> None:
@@ -131,80 +114,9 @@ def test_a_failed_message_makes_an_abort_necessary(
     assert read_through(cluster.bootstrap_servers, topic, committed=True) == [b"again"]
 
 
-def test_what_the_brokers_refuse_has_their_code(make: Callable[..., Producer]) -> None:
-    producer = make(transaction_timeout_ms=2**31 - 1)
-    with pytest.raises(KafkaException, match=r"transaction\.max\.timeout\.ms") as raised:
-        producer.init_transactions(SOON)
-    error = raised.value.args[0]
-    assert error == KafkaError.INVALID_TRANSACTION_TIMEOUT
-    assert not error.retriable()
-
-
-def test_a_call_under_way_is_a_conflict() -> None:
-    producer = Producer({"bootstrap.servers": NOWHERE, "transactional.id": "a"})
-    timed_out = (KafkaError._TIMED_OUT, False, True, False)
-    conflict = (KafkaError._CONFLICT, False, True, False)
-    assert flags_of(lambda: producer.init_transactions(0.2)) == timed_out
-    assert flags_of(producer.begin_transaction) == conflict
-    assert flags_of(lambda: producer.commit_transaction(0.2)) == conflict
-    assert flags_of(lambda: producer.abort_transaction(0.2)) == conflict
-    assert flags_of(lambda: producer.init_transactions(0.2)) == timed_out
-    assert flags_of(lambda: producer.produce("t", b"v")) == (KafkaError._STATE, False, False, False)
-    producer.close()
-
-
 def test_a_timeout_is_a_number() -> None:
     producer = Producer({"bootstrap.servers": NOWHERE, "transactional.id": "a"})
     for call in CALLS[:1] + CALLS[2:]:
         with pytest.raises(TypeError, match="must be real number, not str"):
             getattr(producer, call)("1")
     producer.close()
-
-
-def test_without_an_id_the_calls_are_not_configured() -> None:
-    with Producer({}) as producer:
-        for call in CALLS:
-            with pytest.raises(KafkaException, match=r"requires transactional\.id") as raised:
-                getattr(producer, call)()
-            assert raised.value.args[0] == KafkaError._NOT_CONFIGURED
-    for call in CALLS:
-        with pytest.raises(RuntimeError, match="Producer has been closed"):
-            getattr(producer, call)()
-
-
-def test_purge_makes_an_abort_necessary(
-    cluster: KafkaCluster, topic: str, make: Callable[..., Producer]
-) -> None:
-    reports: list[int] = []
-
-    def report(error: KafkaError | None, message: Message) -> None:
-        assert error is not None
-        reports.append(error.code())
-
-    producer = make(linger_ms=60_000)
-    producer.init_transactions(SOON)
-    producer.begin_transaction()
-    producer.produce(topic, b"purged", partition=0, on_delivery=report)
-    producer.purge()
-    assert reports == []
-    assert producer.poll(0) == 1
-    assert reports == [KafkaError._PURGE_QUEUE]
-    assert flags_of(producer.commit_transaction) == (KafkaError._INCONSISTENT, False, False, True)
-    producer.abort_transaction(SOON)
-    producer.begin_transaction()
-    producer.produce(topic, b"kept", partition=0)
-    producer.commit_transaction(SOON)
-    assert read_through(cluster.bootstrap_servers, topic, committed=True) == [b"kept"]
-
-
-@pytest.mark.parametrize("group", [b"", b"nonsense"])
-def test_metadata_that_cannot_be_read(make: Callable[..., Producer], group: bytes) -> None:
-    producer = make()
-    with pytest.raises(KafkaException, match="consumer_group_metadata") as raised:
-        producer.send_offsets_to_transaction([], group)
-    assert raised.value.args[0] == KafkaError._BAD_MSG
-
-
-def test_metadata_are_bytes(make: Callable[..., Producer]) -> None:
-    with pytest.raises(TypeError, match="expected bytes, str found"):
-        make().send_offsets_to_transaction([], "group")

@@ -35,119 +35,6 @@ AFTER_A_FAILURE: Differences = {"produce": PRODUCE_MUST_ABORT}
 FENCED = "_FENCED fatal"
 
 
-def test_calls_that_do_not_fit(stage: Stage) -> None:
-    def scenario(play: Play) -> None:
-        producer = play.producer()
-        offsets, metadata = play.offsets(), play.metadata()
-        play.calls("new", producer, abort=True)
-        play.step("init", producer.init_transactions, SOON)
-        play.step("init again", producer.init_transactions, SOON)
-        play.step("ready: abort", producer.abort_transaction, SOON)
-        play.step("ready: commit", producer.commit_transaction, SOON)
-        send_offsets = producer.send_offsets_to_transaction
-        play.step("ready: offsets", send_offsets, offsets, metadata, SOON)
-        play.step("ready: no offsets", send_offsets, [], metadata, SOON)
-        play.step("ready: produce", producer.produce, play.topic, b"value")
-        batch: list[dict[str, Any]] = [{"value": b"value"}]
-        play.step("ready: produce_batch", producer.produce_batch, play.topic, batch)
-        play.steps["error in the batch"] = batch[0]["_error"].name()
-        play.step("begin", producer.begin_transaction)
-        play.step("begin again", producer.begin_transaction)
-        play.step("open: init", producer.init_transactions, SOON)
-        play.step("open: no offsets", send_offsets, [], metadata, SOON)
-        play.step("open: offsets that are none", send_offsets, play.offsets(-1001), metadata, SOON)
-        play.step("produce", producer.produce, play.topic, b"value")
-        play.step("commit", producer.commit_transaction, SOON)
-        play.step("commit again", producer.commit_transaction, SOON)
-        play.step("abort after it", producer.abort_transaction, SOON)
-        for number, end in enumerate((producer.commit_transaction, producer.abort_transaction)):
-            play.step(f"begin an empty one {number}", producer.begin_transaction)
-            play.step(f"end an empty one {number}", end, SOON)
-        play.step("begin to abort", producer.begin_transaction)
-        play.step("produce to abort", producer.produce, play.topic, b"value")
-        play.step("abort", producer.abort_transaction, SOON)
-        play.step("abort again", producer.abort_transaction, SOON)
-        play.step("produce after it", producer.produce, play.topic, b"value")
-
-    stage.compare(scenario)
-
-
-def test_without_an_id(stage: Stage) -> None:
-    def scenario(play: Play) -> None:
-        producer = play.producer(transactional__id="")
-        play.step("init", producer.init_transactions, SOON)
-        play.calls("then", producer, abort=True)
-
-    stage.compare(scenario)
-
-
-def test_a_closed_producer(stage: Stage) -> None:
-    def scenario(play: Play) -> None:
-        producer = play.begun()
-        producer.produce(play.topic, b"value")
-        play.step("close", producer.close)
-        play.step("init", producer.init_transactions, SOON)
-        play.calls("then", producer, abort=True)
-        play.step("purge", producer.purge)
-
-    stage.compare(scenario)
-
-
-def test_brokers_that_do_not_respond(stage: Stage) -> None:
-    def scenario(play: Play) -> None:
-        producer = play.producer(reachable=False)
-        play.step("init", producer.init_transactions, BRIEFLY)
-        play.calls("then", producer, BRIEFLY, abort=True)
-        play.step("init again", producer.init_transactions, BRIEFLY)
-
-    stage.compare(scenario)
-
-
-@pytest.mark.parametrize("what", ["flush", "end"])
-def test_a_commit_that_takes_longer(stage: Stage, what: str) -> None:
-    def scenario(play: Play) -> None:
-        producer = play.begun()
-        offsets, metadata = play.offsets(), play.metadata()
-        producer.produce(play.topic, b"value")
-        producer.flush(SOON)
-        play.proxy.black_hole()
-        if what == "flush":
-            producer.produce(play.topic, b"another")
-        play.step("commit", producer.commit_transaction, BRIEFLY)
-        play.step("abort", producer.abort_transaction, BRIEFLY)
-        play.step("begin", producer.begin_transaction)
-        play.step("offsets", producer.send_offsets_to_transaction, offsets, metadata, BRIEFLY)
-        play.step("init", producer.init_transactions, BRIEFLY)
-        play.step("produce", producer.produce, play.topic, b"value")
-        play.step("commit again", producer.commit_transaction, BRIEFLY)
-        play.proxy.restore()
-        play.step("commit at last", producer.commit_transaction, SOON)
-        play.step("abort after it", producer.abort_transaction, SOON)
-        play.step("the next begin", producer.begin_transaction)
-
-    stage.compare(scenario)
-
-
-def test_an_abort_that_takes_longer(stage: Stage) -> None:
-    def scenario(play: Play) -> None:
-        producer = play.begun()
-        offsets, metadata = play.offsets(), play.metadata()
-        producer.produce(play.topic, b"value")
-        producer.flush(SOON)
-        play.proxy.black_hole()
-        play.step("abort", producer.abort_transaction, BRIEFLY)
-        play.step("commit", producer.commit_transaction, BRIEFLY)
-        play.step("begin", producer.begin_transaction)
-        play.step("offsets", producer.send_offsets_to_transaction, offsets, metadata, BRIEFLY)
-        play.step("produce", producer.produce, play.topic, b"value")
-        play.step("abort again", producer.abort_transaction, BRIEFLY)
-        play.proxy.restore()
-        play.step("abort at last", producer.abort_transaction, SOON)
-        play.step("the next begin", producer.begin_transaction)
-
-    stage.compare(scenario)
-
-
 def test_offsets_that_take_longer(stage: Stage) -> None:
     def scenario(play: Play) -> None:
         for end in ("commit", "abort"):
@@ -198,15 +85,6 @@ def test_a_message_that_the_broker_refuses(stage: Stage) -> None:
 
     next_commit = (f"OUT_OF_ORDER_SEQUENCE_NUMBER {MUST_ABORT}", "fine")
     stage.compare(scenario, {**AFTER_A_FAILURE, "next commit": next_commit})
-
-
-def test_a_partition_that_does_not_exist(stage: Stage) -> None:
-    def scenario(play: Play) -> None:
-        producer = play.begun()
-        produce = producer.produce
-        fail(play, producer, lambda **more: produce(play.topic, b"value", partition=9, **more))
-
-    stage.compare(scenario, AFTER_A_FAILURE)
 
 
 def test_a_topic_that_does_not_exist(stage: Stage) -> None:

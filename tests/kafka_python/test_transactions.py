@@ -11,7 +11,6 @@ import pytest
 
 from pykaproducer import (
     KafkaProducer,
-    TransactionAbortableError,
     TransactionTimeoutError,
 )
 from pykaproducer.testing import KafkaCluster
@@ -75,38 +74,6 @@ def test_what_does_not_send_needs_no_transaction(
     assert producer.metrics()
 
 
-def test_a_call_that_does_not_fit_is_an_illegal_state(
-    topic: str, make: Callable[..., KafkaProducer]
-) -> None:
-    producer = make()
-    for call in (
-        producer.begin_transaction,
-        producer.commit_transaction,
-        producer.abort_transaction,
-        lambda: producer.send(topic, b"no"),
-    ):
-        with pytest.raises(kafka.errors.IllegalStateError, match=r"call init_transactions\(\)"):
-            call()
-    producer.init_transactions()
-    for call in (
-        producer.commit_transaction,
-        producer.abort_transaction,
-        lambda: producer.send(topic, b"no"),
-    ):
-        with pytest.raises(kafka.errors.IllegalStateError, match=r"call begin_transaction\(\)"):
-            call()
-
-
-def test_without_an_id_the_calls_are_an_illegal_state() -> None:
-    producer = KafkaProducer(bootstrap_servers=NOWHERE)
-    for name in CALLS:
-        with pytest.raises(kafka.errors.IllegalStateError, match="set transactional_id"):
-            getattr(producer, name)()
-    with pytest.raises(kafka.errors.IllegalStateError, match="set transactional_id"):
-        producer.send_offsets_to_transaction({kafka.TopicPartition("a", 0): 1}, group_metadata="g")
-    producer.close()
-
-
 def test_a_cluster_that_does_not_respond_is_a_kafka_timeout() -> None:
     producer = KafkaProducer(bootstrap_servers=NOWHERE, transactional_id="a", max_block_ms=200)
     with pytest.raises(kafka.errors.KafkaTimeoutError, match=r"init_transactions\(\)") as raised:
@@ -117,52 +84,6 @@ def test_a_cluster_that_does_not_respond_is_a_kafka_timeout() -> None:
     with pytest.raises(kafka.errors.IllegalStateError, match=r"init_transactions\(\) is under way"):
         producer.begin_transaction()
     producer.close(timeout=0)
-
-
-def test_a_failed_message_makes_an_abort_necessary(
-    cluster: KafkaCluster, topic: str, make: Callable[..., KafkaProducer]
-) -> None:
-    producer = make()
-    producer.init_transactions()
-    producer.begin_transaction()
-    producer.send(topic, b"fine", partition=0)
-    failed = producer.send(topic, b"nowhere", partition=99)
-    with pytest.raises(kafka.errors.KafkaError, match="partition 99") as raised:
-        producer.commit_transaction()
-    assert isinstance(raised.value, TransactionAbortableError)
-    assert failed.failed()
-    with pytest.raises(TransactionAbortableError):
-        producer.send(topic, b"no")
-    producer.abort_transaction()
-    producer.begin_transaction()
-    producer.send(topic, b"again", partition=0)
-    producer.commit_transaction()
-    assert read_through(cluster.bootstrap_servers, topic, committed=True) == [b"again"]
-
-
-def test_the_older_of_two_producers_is_fenced(
-    cluster: KafkaCluster, topic: str, make: Callable[..., KafkaProducer]
-) -> None:
-    older, newer = make(), make()
-    older.init_transactions()
-    older.begin_transaction()
-    older.send(topic, b"old", partition=0)
-    older.flush()
-    newer.init_transactions()
-    with pytest.raises(kafka.errors.ProducerFencedError):
-        older.commit_transaction()
-    for call in (
-        older.begin_transaction,
-        older.commit_transaction,
-        older.abort_transaction,
-        lambda: older.send(topic, b"no"),
-    ):
-        with pytest.raises(kafka.errors.ProducerFencedError):
-            call()
-    newer.begin_transaction()
-    newer.send(topic, b"new", partition=0)
-    newer.commit_transaction()
-    assert read_through(cluster.bootstrap_servers, topic, committed=True) == [b"new"]
 
 
 def test_a_timeout_above_the_brokers_is_kafka_python_s_class(

@@ -90,51 +90,6 @@ def offsets_of(topic: str) -> dict[Any, Any]:
     return {kafka.TopicPartition(topic, 0): kafka.structs.OffsetAndMetadata(1, "", -1)}
 
 
-def test_calls_that_do_not_fit(compare: Compare) -> None:
-    def scenario(play: Play) -> None:
-        producer = play.producer()
-        offsets = offsets_of(play.topic)
-
-        def calls(state: str) -> None:
-            play.step(f"{state}: send", producer.send, play.topic, b"value")
-            play.step(f"{state}: offsets", producer.send_offsets_to_transaction, offsets, "group")
-            play.step(f"{state}: commit", producer.commit_transaction)
-            play.step(f"{state}: abort", producer.abort_transaction)
-
-        calls("new")
-        play.step("new: begin", producer.begin_transaction)
-        play.step("init", producer.init_transactions)
-        play.step("init again", producer.init_transactions)
-        calls("ready")
-        play.step("begin", producer.begin_transaction)
-        play.step("begin again", producer.begin_transaction)
-        play.step("init in a transaction", producer.init_transactions)
-        play.step("send", producer.send, play.topic, b"value")
-        play.step("offsets", producer.send_offsets_to_transaction, offsets, "group")
-        play.step("commit", producer.commit_transaction)
-        calls("committed")
-        play.step("begin an empty one", producer.begin_transaction)
-        play.step("commit an empty one", producer.commit_transaction)
-        play.step("begin to abort", producer.begin_transaction)
-        play.step("send to abort", producer.send, play.topic, b"value")
-        play.step("abort", producer.abort_transaction)
-        calls("aborted")
-
-    compare(scenario)
-
-
-def test_without_an_id(compare: Compare) -> None:
-    def scenario(play: Play) -> None:
-        producer = play.producer(transactional_id=None)
-        play.step("init", producer.init_transactions)
-        play.step("begin", producer.begin_transaction)
-        play.step("offsets", producer.send_offsets_to_transaction, offsets_of(play.topic), "group")
-        play.step("commit", producer.commit_transaction)
-        play.step("abort", producer.abort_transaction)
-
-    compare(scenario)
-
-
 @pytest.mark.parametrize("first", ["commit_transaction", "abort_transaction", "offsets"])
 def test_another_producer_with_the_id(compare: Compare, first: str) -> None:
     def scenario(play: Play) -> None:

@@ -50,15 +50,6 @@ def test_equal_calls_share_the_outcome(protocol: int) -> None:
 
 
 @BOTH
-def test_another_call_is_refused_and_named(protocol: int) -> None:
-    driver = at(S.ENDING_COMMIT, protocol)
-    failure = refused(lambda: driver.machine.abort("x", 0.0))
-    assert (failure.kind, failure.call, failure.other) == (FailureKind.CONFLICT, C.ABORT, C.COMMIT)
-    failure = refused(lambda: driver.machine.prepare("x", 0.0))
-    assert (failure.kind, failure.other) == (FailureKind.CONFLICT, C.COMMIT)
-
-
-@BOTH
 def test_offsets_are_a_call_like_the_others(protocol: int) -> None:
     driver = at(S.IN_TRANSACTION, protocol)
     machine = driver.machine
@@ -152,13 +143,6 @@ def test_a_commit_goes_on_after_its_time(
     failure = driver.answers["commit"].failure
     assert failure is not None
     assert (failure.kind, failure.outcome) == (FailureKind.TIMEOUT, outcome)
-    for call in (
-        lambda: driver.machine.abort("x", 6.0),
-        lambda: driver.machine.begin(6.0),
-        lambda: driver.machine.prepare("x", 6.0),
-        lambda: driver.machine.init("x", 6.0),
-    ):
-        assert refused(call).kind is FailureKind.CONFLICT
     driver.do(driver.machine.commit("again", 6.0))
     if state is S.FLUSHING:
         driver.settle()
@@ -185,15 +169,6 @@ def test_offsets_go_on_after_their_time(protocol: int) -> None:
     assert driver.answers["b"].failure is None
     assert not driver.has(CommitOffsets), "they are not sent twice"
     driver.do(machine.commit("c", 6.0))
-
-
-@BOTH
-def test_offsets_may_be_aborted_after_their_time(protocol: int) -> None:
-    driver = at(S.IN_TRANSACTION, protocol)
-    driver.do(driver.machine.offsets("a", "g", {"t": 1}, 0.0, 5.0))
-    driver.wait()
-    driver.do(driver.machine.abort("b", 6.0))
-    assert driver.machine.state in (S.DRAINING, S.ENDING_ABORT)
 
 
 @BOTH

@@ -9,10 +9,7 @@ import pytest
 
 from pykaproducer import (
     AbortedError,
-    CallbackThreadError,
-    CommitOutcome,
     DeliveryTimeoutError,
-    ProducerClosedError,
     ProducerFencedError,
     TransactionAbortableError,
     TransactionAbortedError,
@@ -84,20 +81,6 @@ def test_what_is_aborted_never_is_in_the_history() -> None:
     assert values(producer) == [b"next"]
 
 
-def test_the_with_form() -> None:
-    producer = mock()
-    with producer.transaction():
-        producer.send("events", b"kept")
-    with producer.transaction() as transaction:
-        producer.send("events", b"dropped")
-        transaction.abort()
-    with pytest.raises(ZeroDivisionError), producer.transaction():
-        producer.send("events", b"%d" % (1 // len(uncommitted(producer))))
-    assert values(producer) == [b"kept"]
-    stats = producer.stats()["transactions"]
-    assert (stats["committed"], stats["aborted"], stats["state"]) == (1, 2, "ready")
-
-
 def test_offsets() -> None:
     producer = begun()
     place = TopicPartition("input", 0)
@@ -124,30 +107,6 @@ def test_callbacks_have_run_when_a_commit_returns() -> None:
 
 
 # States ------------------------------------------------------------------------------------------
-
-
-def test_calls_that_do_not_fit_raise_what_the_real_producer_raises() -> None:
-    producer = mock()
-    for call in (
-        producer.begin_transaction,
-        producer.commit_transaction,
-        producer.abort_transaction,
-        lambda: producer.send("events", b"value"),
-        lambda: producer.send_many("events", [b"value"]),
-    ):
-        with pytest.raises(TransactionStateError, match=r"call init_transactions\(\)$"):
-            call()
-    producer.init_transactions()
-    producer.init_transactions()
-    for call in (producer.commit_transaction, lambda: producer.send("events", b"value")):
-        with pytest.raises(TransactionStateError, match=r"'mine'.*call begin_transaction\(\)$"):
-            call()
-    producer.begin_transaction()
-    with pytest.raises(TransactionStateError, match=r"a transaction is open; call commit"):
-        producer.begin_transaction()
-    producer.close()
-    with pytest.raises(ProducerClosedError):
-        producer.commit_transaction()
 
 
 def test_without_an_id_there_are_none() -> None:
@@ -198,32 +157,6 @@ def test_a_message_that_fails_within_send() -> None:
     producer.abort_transaction()
 
 
-def test_what_send_raises_does_not_spoil_the_transaction() -> None:
-    producer = begun(max_request_size=1_000)
-    for wrong in (b"x" * 2_000, "text"):
-        with pytest.raises((ValueError, TypeError)):
-            producer.send("events", wrong)
-    producer.send("events", b"right")
-    producer.commit_transaction()
-    assert values(producer) == [b"right"]
-
-
-def test_in_a_callback() -> None:
-    raised: list[BaseException] = []
-    producer = begun(auto_complete=False)
-
-    def on_delivery(_error: Any, _delivery: Any) -> None:
-        try:
-            producer.commit_transaction()
-        except CallbackThreadError as error:
-            raised.append(error)
-
-    producer.send("events", b"value", on_delivery=on_delivery)
-    producer.commit_transaction()
-    assert len(raised) == 1
-    assert values(producer) == [b"value"]
-
-
 def test_a_commit_joins_another_one() -> None:
     """One waits for a callback; the same call of another thread waits for the same end."""
     started, go_on = threading.Event(), threading.Event()
@@ -266,28 +199,6 @@ def test_ctrl_c_in_a_commit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # Errors that the test wants ----------------------------------------------------------------------
-
-
-def test_a_fenced_producer() -> None:
-    producer = begun()
-    producer.send("events", b"value")
-    producer.fence_producer()
-    with pytest.raises(ProducerFencedError, match="another producer has taken over") as raised:
-        producer.commit_transaction()
-    assert raised.value.outcome is CommitOutcome.NOT_COMMITTED
-    for call in (
-        producer.abort_transaction,
-        producer.begin_transaction,
-        producer.init_transactions,
-        lambda: producer.send("events", b"value"),
-    ):
-        with pytest.raises(ProducerFencedError):
-            call()
-    assert values(producer) == []
-    stats = producer.stats()["transactions"]
-    assert (stats["state"], stats["fenced"], stats["committed"]) == ("fatal", 1, 0)
-    assert "taken over" in stats["error"]
-    producer.close()
 
 
 def test_fence_before_there_is_a_producer() -> None:

@@ -8,15 +8,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 from kafka import KafkaConsumer, TopicPartition
 
 from pykaproducer import Producer
 from pykaproducer._machines.transaction_calls import ControlCalls
 from pykaproducer.testing import FaultProxy, KafkaCluster
 from pykaproducer.testing._processes import tick
-from tests._support.fixtures.cluster import FEATURES as FEATURES
-from tests._support.fixtures.cluster import PROCESS
-from tests._support.fixtures.cluster import PROPERTIES as PROPERTIES
+from tests._support.fixtures.cluster import FEATURES, PROCESS
 from tests.pipeline.helper import pipeline_of
 
 #: How long a test waits for what must happen (seconds); only a hang takes as long.
@@ -24,6 +23,10 @@ PATIENCE = 60.0
 #: The timeout of transactions that must exceed it (milliseconds). Until then a message has to be
 #: delivered on a busy machine.
 SHORT_MS = 4_000
+#: For tests of what the protocols do in different ways. Others run with the second one alone,
+#: unless everything is tested.
+BOTH = pytest.mark.parametrize("kafka", sorted(FEATURES), indirect=True)
+
 _numbers = itertools.count(1)
 
 
@@ -42,6 +45,10 @@ class Kafka:
             cluster.proxied_servers if proxied else cluster.bootstrap_servers, **settings
         )
 
+    def begun(self, **settings: Any) -> Producer:
+        """Return a producer in a transaction."""
+        return begun(self.producer(**settings))
+
     def committed(self, topic: str) -> list[bytes]:
         """Return what a reader of committed messages sees, once no transaction is open."""
         return read(self.cluster.bootstrap_servers, topic, "read_committed")
@@ -49,6 +56,13 @@ class Kafka:
     def written(self, topic: str) -> list[bytes]:
         """Return all messages, once no transaction is open."""
         return read(self.cluster.bootstrap_servers, topic, "read_uncommitted")
+
+
+def begun(producer: Producer) -> Producer:
+    """Begin a transaction."""
+    producer.init_transactions(PATIENCE)
+    producer.begin_transaction()
+    return producer
 
 
 def calls_of(producer: Producer) -> ControlCalls:

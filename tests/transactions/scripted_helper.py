@@ -23,6 +23,7 @@ from pykaproducer.errors import (
 )
 from pykaproducer.testing import FakeClock, ScriptedCluster
 from tests.pipeline.helper import FAST, SOON, ended, until
+from tests.transactions.helper import begun as begun
 from tests.transactions.helper import calls_of
 
 NAME = "orders-0"
@@ -53,11 +54,6 @@ def producer_of(scripted: ScriptedCluster, clock: FakeClock | None = None, **mor
     waits = {"max_block_ms": 1000 * (SOON if clock is None else BOUND)}
     settings = FAST | waits | {"transactional_id": NAME, "transaction_timeout_ms": 600_000}
     return ended(scripted.producer(clock=clock, **(settings | more)))
-
-
-def begun(producer: Producer) -> None:
-    producer.init_transactions()
-    producer.begin_transaction()
 
 
 def send_and_commit(producer: Producer) -> None:

@@ -1,13 +1,21 @@
-"""``with producer.transaction()`` when its body ends the transaction itself."""
+"""``with producer.transaction()``: bodies that end it themselves, and transactions that fail."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 
 from pykaproducer import Producer
-from pykaproducer.errors import CommitOutcome, TransactionStateError
+from pykaproducer.errors import (
+    CommitOutcome,
+    ProducerBrokenError,
+    TransactionAbortableError,
+    TransactionStateError,
+)
 from pykaproducer.testing import MockProducer, ScriptedCluster
-from tests.transactions.scripted_helper import producer_of
+from tests.pipeline.helper import SOON, pipeline_of
+from tests.transactions.scripted_helper import begun, producer_of
 
 ENDS = {
     "commit_transaction": (
@@ -89,3 +97,44 @@ def test_a_mock_does_the_same() -> None:
         with pytest.raises(TransactionStateError, match="already committed by commit"):
             write(mock, "commit_transaction")
         assert len(mock.history()) == 1
+
+
+def test_a_block_that_cannot_be_committed_says_that_it_has_aborted(
+    scripted: ScriptedCluster,
+) -> None:
+    """The text of the error is that of the call, after which the caller has to abort."""
+
+    def fail(in_block: bool) -> None:
+        with producer.transaction():
+            producer.send("t", b"value", partition=99).exception(SOON)
+            if in_block:
+                producer.send("t", b"value")
+
+    with producer_of(scripted) as producer:
+        for in_block in (False, True):
+            with pytest.raises(TransactionAbortableError) as raised:
+                fail(in_block)
+            assert raised.value.__notes__ == [
+                "the with block has aborted the transaction; the next one can begin"
+            ]
+
+
+@pytest.mark.parametrize("end", ["commit", "abort"])
+def test_an_error_in_the_library(
+    scripted: ScriptedCluster, end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing hangs, if the coordinator's stage dies."""
+
+    def crash(*_arguments: Any) -> None:
+        raise ArithmeticError("a bug")
+
+    with producer_of(scripted) as producer:
+        begun(producer)
+        producer.send("t", b"value").result(SOON)
+        coordinator = pipeline_of(producer).coordinator
+        assert coordinator is not None
+        monkeypatch.setattr(coordinator.machine, end, crash)
+        for _ in range(2):
+            with pytest.raises(ProducerBrokenError) as raised:
+                getattr(producer, f"{end}_transaction")()
+            assert isinstance(raised.value.__cause__, ArithmeticError)

@@ -72,17 +72,6 @@ class Scene:
 Scenario = Callable[[Scene], None]
 
 
-def calls_that_do_not_fit(scene: Scene) -> None:
-    calls = ("begin_transaction", "commit_transaction", "abort_transaction")
-    scene.try_each(*calls)
-    scene.send(b"new")
-    scene.try_each("init_transactions", "init_transactions", *calls[1:])
-    scene.send(b"ready")
-    scene.try_each(calls[0], calls[0], "init_transactions")
-    scene.send(b"kept")
-    scene.try_each(calls[1], *calls[1:])
-
-
 def commits_and_aborts(scene: Scene) -> None:
     scene.try_each("init_transactions")
     for end in ("commit_transaction", "abort_transaction") * 2:
@@ -192,7 +181,6 @@ def the_end(scene: Scene) -> None:
 
 
 SCENARIOS: list[Scenario] = [
-    calls_that_do_not_fit,
     commits_and_aborts,
     a_message_without_a_partition,
     blocks_of_messages,

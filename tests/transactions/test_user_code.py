@@ -16,6 +16,10 @@ from tests.transactions.helper import PATIENCE, Kafka
 
 CALLS: dict[str, Callable[[Producer], object]] = {
     "init_transactions": lambda producer: producer.init_transactions(),
+    "init_transactions, another id": lambda producer: producer.init_transactions(
+        transactional_id="other"
+    ),
+    "transaction": lambda producer: producer.transaction().__enter__(),
     "begin_transaction": lambda producer: producer.begin_transaction(),
     "send_offsets_to_transaction": lambda producer: producer.send_offsets_to_transaction(
         {TopicPartition("input", 0): 1}, "group"
@@ -39,6 +43,7 @@ class Attempts:
         for name, call in CALLS.items():
             with pytest.raises(CallbackThreadError) as raised:
                 call(self.producer)
+            name = name.partition(",")[0]
             assert str(raised.value).startswith(f"{name}() was called from a ")
         self.refused += 1
 
