@@ -13,14 +13,14 @@ from tests._support.fixtures.cluster import FEATURES, PROPERTIES, kafka_or_skip,
 from tests.transactions.helper import PATIENCE, Kafka
 
 
-@pytest.fixture(scope="session", params=sorted(FEATURES))
+@pytest.fixture(scope="session", params=[pytest.param("TV1", marks=pytest.mark.full), "TV2"])
 def kafka(request: pytest.FixtureRequest) -> Iterator[Kafka]:
     """Yield a broker that the run shares; a test that changes the proxy must restore it."""
     for cluster, proxy in proxied(request.config, request.param):
         yield Kafka(cluster, proxy, request.param)
 
 
-@pytest.fixture(scope="session", params=sorted(FEATURES))
+@pytest.fixture(scope="session", params=[pytest.param("TV1", marks=pytest.mark.full), "TV2"])
 def own_kafka(request: pytest.FixtureRequest) -> Iterator[Kafka]:
     """Yield a broker of this process; a test that stops it must restore it."""
     kafka_or_skip()

@@ -5,6 +5,7 @@ And it can be called again: with a coordinator that works, the same call succeed
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -21,6 +22,7 @@ from pykaproducer import (
     TransactionTimeoutError,
 )
 from pykaproducer.testing import ScriptedCluster
+from tests._support.pairs import pairwise
 from tests.transactions.bounds import (
     COORDINATOR,
     FAULTS,
@@ -46,7 +48,7 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-@pytest.fixture(params=[0, 2], ids=["TV1", "TV2"])
+@pytest.fixture
 def scripted(request: pytest.FixtureRequest) -> Iterator[ScriptedCluster]:
     features = {"transaction.version": request.param}
     with ScriptedCluster(2, {TOPIC: 2}, features=features) as found:
@@ -94,8 +96,11 @@ CALLS: dict[str, tuple[Callable[[Producer, float], Any], Callable[[Producer], An
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize(
+    ("scripted", "name", "fault"),
+    pairwise(itertools.product([0, 2], CALLS, FAULTS)),
+    indirect=["scripted"],
+)
 def test_calls_of_a_producer(scripted: ScriptedCluster, name: str, fault: str) -> None:
     call, prepare = CALLS[name]
     clock = CountingClock()
@@ -132,9 +137,11 @@ CONTROLS: dict[str, Callable[[TransactionControl, PreparedTransaction, float], A
 }
 
 
-@pytest.mark.parametrize("connected", [False, True], ids=["new", "connected"])
-@pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("name", CONTROLS)
+@pytest.mark.parametrize(
+    ("scripted", "name", "fault", "connected"),
+    pairwise(itertools.product([0, 2], CONTROLS, FAULTS, [False, True])),
+    indirect=["scripted"],
+)
 def test_calls_of_a_control_client(
     scripted: ScriptedCluster, name: str, fault: str, connected: bool
 ) -> None:

@@ -19,7 +19,7 @@ from pykaproducer.testing._transaction_messages import EndTxnRequest
 from tests.net.helper import Settings
 from tests.testing.helper import RawClient, produce_request
 from tests.transactions.conversations import CONVERSATIONS, PATIENCE, Conversation, World
-from tests.transactions.helper import Kafka, wait_until_ended
+from tests.transactions.helper import BOTH, Kafka, wait_until_ended
 from tests.wire.helper import record_batch
 
 
@@ -52,6 +52,7 @@ def expire(world: World) -> None:
         tick()
 
 
+@BOTH
 @pytest.mark.parametrize("protocol", [1, 2])
 @pytest.mark.parametrize("conversation", CONVERSATIONS, ids=lambda each: each.__name__)
 def test_what_a_coordinator_answers(
@@ -82,6 +83,7 @@ OFFERED = {
 }
 
 
+@BOTH
 def test_the_versions_that_are_offered(client: RawClient) -> None:
     answer = client.ask(ApiVersionsRequest(version=0))
     found = {each.api_key: (each.min_version, each.max_version) for each in answer.api_keys}
@@ -89,6 +91,7 @@ def test_the_versions_that_are_offered(client: RawClient) -> None:
     assert all(VERSIONS[key][1] <= last for key, (_, last) in OFFERED.items())
 
 
+@BOTH
 def test_offsets_in_an_internal_topic(kafka: Kafka, client: RawClient, topic: str) -> None:
     """A group may keep any state in such offsets: nothing has to be written there."""
     world = world_of(kafka, client, topic)
@@ -143,6 +146,7 @@ def test_batches_beside_an_abort(kafka: Kafka, client: RawClient, topic: str) ->
 LAST_EPOCH = 2**15 - 2
 
 
+@BOTH
 def test_epochs_that_are_used_up(kafka: Kafka, client: RawClient, topic: str) -> None:
     """The coordinator gives another producer id, and the producer continues with it."""
     world = world_of(kafka, client, topic)

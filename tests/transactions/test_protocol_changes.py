@@ -19,10 +19,10 @@ from pykaproducer import Producer, TransactionControl
 from pykaproducer.testing import FaultProxy, KafkaCluster, ScriptedCluster
 from pykaproducer.testing.scripted import Disconnect, Exchange, Received
 from pykaproducer.transaction_control import EndState
-from tests._support.fixtures.cluster import kafka_or_skip
+from tests._support.fixtures.cluster import PROPERTIES, kafka_or_skip
 from tests.pipeline.helper import SOON
 
-from .helper import PATIENCE, PROPERTIES, Kafka
+from .helper import PATIENCE, Kafka
 from .scripted_helper import POSSIBLY, begun, error_of, producer_of, type_of, values
 
 FEATURE = "transaction.version"
@@ -91,22 +91,6 @@ def test_changes_within_transactions(changing: Kafka, place: str, levels: tuple[
                 producer.send(place, b"%d, next" % serial, partition=0)
             expected.append(b"%d, next" % serial)
     assert changing.committed(place) == expected
-
-
-def test_an_upgrade_between_transactions(changing: Kafka, place: str) -> None:
-    changing.cluster.set_feature(FEATURE, 0)
-    with changing.producer(proxied=True) as producer:
-        producer.init_transactions()
-        for serial, level in enumerate((0, 2)):
-            set_level(changing, level)
-            for number in range(3):
-                with producer.transaction():
-                    producer.send(place, b"%d-%d" % (serial, number), partition=0)
-            assert state(producer)[0] == protocol(level)
-        with changing.producer() as another:
-            another.init_transactions()
-            assert state(another)[0] == 2
-    assert changing.committed(place) == [b"%d-%d" % (a, b) for a in range(2) for b in range(3)]
 
 
 @pytest.mark.parametrize("level", [0, 2])

@@ -8,8 +8,8 @@ import pytest
 
 from pykaproducer import Producer, TopicPartition, TransactionControl
 from pykaproducer.testing import KafkaCluster, Security
-from tests._support.fixtures.cluster import kafka_or_skip
-from tests.transactions.helper import FEATURES, PATIENCE
+from tests._support.fixtures.cluster import FEATURES, kafka_or_skip
+from tests.transactions.helper import PATIENCE
 
 #: The lifetime of a session (milliseconds).
 _SESSION = 1_500
@@ -17,7 +17,7 @@ _SESSION = 1_500
 _CONNECTIONS = ("metadata", "coordinator", "bridge-0", "group-0")
 
 
-@pytest.mark.parametrize("protocol", FEATURES)
+@pytest.mark.parametrize("protocol", [pytest.param("TV1", marks=pytest.mark.full), "TV2"])
 def test_a_transaction_longer_than_several_sessions(
     protocol: str, caplog: pytest.LogCaptureFixture
 ) -> None:

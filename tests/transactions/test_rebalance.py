@@ -135,7 +135,7 @@ class ConfluentMember:
             self.consumer.seek(place)
 
 
-@pytest.fixture(params=[KafkaPythonMember, ConfluentMember])
+@pytest.fixture
 def join(
     request: pytest.FixtureRequest, kafka: Kafka, source: str
 ) -> Iterator[Callable[[float], Member]]:
@@ -204,9 +204,16 @@ def until(condition: Callable[[], object], *steps: Callable[[], object]) -> None
 
 
 @pytest.mark.parametrize(
-    ("left", "asked"),
-    [(True, False), (True, True), (False, False)],
-    ids=["left", "left-and-asked-then", "joined-again"],
+    ("join", "left", "asked"),
+    [
+        (KafkaPythonMember, True, False),
+        (ConfluentMember, True, True),
+        (KafkaPythonMember, False, False),
+        pytest.param(ConfluentMember, True, False, marks=pytest.mark.full),
+        pytest.param(KafkaPythonMember, True, True, marks=pytest.mark.full),
+        pytest.param(ConfluentMember, False, False, marks=pytest.mark.full),
+    ],
+    indirect=["join"],
 )
 def test_a_member_that_has_lost_its_partitions(
     kafka: Kafka, topic: str, join: Callable[[float], Member], left: bool, asked: bool

@@ -32,10 +32,10 @@ from pykaproducer.testing.scripted import (
     truncated,
     wrong_correlation_id,
 )
+from tests._support.fixtures.cluster import FEATURES
 from tests.machines.test_coordination import APIS, TABLE
 from tests.pipeline.helper import SOON
 
-from .helper import FEATURES
 from .scripted_helper import (
     BOUND,
     CALLS,
