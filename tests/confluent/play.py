@@ -13,6 +13,7 @@ import confluent_kafka
 from pykaproducer import confluent
 from pykaproducer.testing import FaultProxy, KafkaCluster
 from pykaproducer.testing._processes import tick
+from tests.transactions.doors import outcome_of
 
 from .helper import SOON
 
@@ -78,30 +79,11 @@ class Play:
     def step(self, name: str, call: Callable[..., object], *arguments: Any) -> None:
         """Make a call, and record what it does."""
         assert name not in self.steps
+        self.steps[name] = "fine"
         try:
             call(*arguments)
-        except self.library.KafkaException as raised:
-            error = raised.args[0]
-            flags = ("fatal", "retriable", "txn_requires_abort")
-            self.steps[name] = " ".join(
-                [error.name(), *(flag for flag in flags if getattr(error, flag)())]
-            )
         except Exception as raised:
-            self.steps[name] = type(raised).__name__
-        else:
-            self.steps[name] = "fine"
-
-    def calls(self, prefix: str, producer: Any, timeout: float = SOON, *, abort: bool) -> None:
-        """Make all calls; the last one is abort_transaction() if *abort*."""
-        offsets, metadata = self.offsets(), self.metadata()
-        self.step(f"{prefix}: begin", producer.begin_transaction)
-        self.step(f"{prefix}: commit", producer.commit_transaction, timeout)
-        self.step(
-            f"{prefix}: offsets", producer.send_offsets_to_transaction, offsets, metadata, timeout
-        )
-        self.step(f"{prefix}: produce", producer.produce, self.topic, b"value")
-        if abort:
-            self.step(f"{prefix}: abort", producer.abort_transaction, timeout)
+            self.steps[name] = outcome_of(raised)
 
     def end(self) -> None:
         """Close the producers, however they are."""

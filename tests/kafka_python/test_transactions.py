@@ -19,7 +19,6 @@ from tests._support.consumer import read_through
 NOWHERE = "127.0.0.1:1"
 #: kafka-python 2 has no such class.
 ABORTED = getattr(kafka.errors, "TransactionAbortedError", kafka.errors.KafkaError)
-CALLS = ("init_transactions", "begin_transaction", "commit_transaction", "abort_transaction")
 
 
 @pytest.fixture

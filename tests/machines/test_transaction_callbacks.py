@@ -77,8 +77,7 @@ def test_a_caller_with_a_timeout_is_told_that_it_is_committed(protocol: int) -> 
     driver = commit(begun(protocol), 5.0).settle()
     driver.end()
     driver.wait()
-    failure = driver.answers["commit"].failure
-    assert failure is not None
+    failure = driver.failure("commit")
     assert (failure.kind, failure.outcome) == (FailureKind.TIMEOUT, CommitOutcome.COMMITTED)
     driver.do(driver.machine.commit("again", driver.now))
     assert not driver.has(AnswerCaller)
@@ -120,9 +119,7 @@ def test_an_abort_of_nothing_waits_for_callbacks_as_well(protocol: int) -> None:
 @BOTH
 def test_a_failure_is_told_at_once(protocol: int) -> None:
     driver = commit(begun(protocol)).spoil()
-    failure = driver.answers["commit"].failure
-    assert failure is not None
-    assert failure.kind is FailureKind.ABORTABLE
+    assert driver.failure("commit").kind is FailureKind.ABORTABLE
     # Callbacks of the failed commit do not count for the abort.
     driver.abort()
     driver.end()

@@ -44,8 +44,7 @@ def test_equal_calls_share_the_outcome(protocol: int) -> None:
     driver.do(driver.machine.abort("other abort", 0.0))
     driver.end(49)
     for caller in ("abort", "other abort"):
-        failure = driver.answers[caller].failure
-        assert failure is not None
+        failure = driver.failure(caller)
         assert (failure.kind, failure.call) == (FailureKind.FATAL, C.ABORT)
 
 
@@ -96,8 +95,7 @@ def test_init_goes_on_after_its_time(protocol: int) -> None:
     driver.do(driver.machine.init("a", 0.0, 5.0))
     driver.wait()
     assert driver.now == 5.0
-    failure = driver.answers["a"].failure
-    assert failure is not None
+    failure = driver.failure("a")
     assert (failure.kind, failure.outcome) == (FailureKind.TIMEOUT, None)
     driver.do(driver.machine.init("b", 6.0))
     driver.answer()
@@ -140,8 +138,7 @@ def test_a_commit_goes_on_after_its_time(
     if lost:
         driver.lose(written=lost == "written")
     driver.wait()
-    failure = driver.answers["commit"].failure
-    assert failure is not None
+    failure = driver.failure("commit")
     assert (failure.kind, failure.outcome) == (FailureKind.TIMEOUT, outcome)
     driver.do(driver.machine.commit("again", 6.0))
     if state is S.FLUSHING:
@@ -160,9 +157,7 @@ def test_offsets_go_on_after_their_time(protocol: int) -> None:
         driver.answer()
     number = driver.only(CommitOffsets).number
     driver.wait()
-    failure = driver.answers["a"].failure
-    assert failure is not None
-    assert failure.kind is FailureKind.TIMEOUT
+    assert driver.failure("a").kind is FailureKind.TIMEOUT
     assert refused(lambda: machine.commit("x", 6.0)).kind is FailureKind.CONFLICT
     driver.do(machine.offsets_answered(1, number, DONE, 6.0))
     driver.do(machine.offsets("b", "g", {"t": 1}, 7.0))
@@ -285,8 +280,7 @@ def test_a_new_epoch_after_an_abort_may_be_refused() -> None:
     driver = at(S.ENDING_ABORT, TV1)
     driver.end(47)
     driver.answer(53)
-    failure = driver.answers["abort"].failure
-    assert failure is not None
+    failure = driver.failure("abort")
     assert (failure.kind, failure.outcome) == (FailureKind.INITIALIZATION, NOT)
     assert driver.machine.state is S.UNINITIALIZED
 
@@ -302,9 +296,7 @@ def test_close_has_nothing_to_end(protocol: int, state: S) -> None:
     assert (driver.answers["close"].failure, driver.answers["close"].outcome) == (None, None)
     assert driver.machine.state is state
     if state is S.INITIALIZING:
-        failure = driver.answers["init"].failure
-        assert failure is not None
-        assert failure.kind is FailureKind.CLOSED
+        assert driver.failure("init").kind is FailureKind.CLOSED
 
 
 @BOTH
@@ -344,9 +336,7 @@ def test_close_ends_a_call_about_offsets(protocol: int) -> None:
     driver = at(S.IN_TRANSACTION, protocol)
     driver.do(driver.machine.offsets("a", "g", {}, 0.0))
     driver.do(driver.machine.close("close", 0.0, 5.0))
-    failure = driver.answers["a"].failure
-    assert failure is not None
-    assert failure.kind is FailureKind.CLOSED
+    assert driver.failure("a").kind is FailureKind.CLOSED
 
 
 @BOTH
@@ -374,6 +364,5 @@ def test_all_callers_are_told_when_the_stage_ends(protocol: int) -> None:
         driver.do(driver.machine.stop(1.0))
         assert len(set(driver.answers) - before) == waiting
         if state is S.ENDING_COMMIT:
-            failure = driver.answers["commit"].failure
-            assert failure is not None
+            failure = driver.failure("commit")
             assert (failure.kind, failure.outcome) == (FailureKind.CLOSED, POSSIBLY)

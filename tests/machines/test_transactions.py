@@ -55,8 +55,7 @@ BOTH = pytest.mark.parametrize("protocol", [TV1, TV2])
 
 
 def failure_of(driver: Driver, caller: Any) -> tuple[FailureKind, CommitOutcome | None]:
-    found = driver.answers[caller].failure
-    assert found is not None
+    found = driver.failure(caller)
     return found.kind, found.outcome
 
 
@@ -100,8 +99,7 @@ def test_init_may_be_called_again_after_it_was_refused(protocol: int, code: int)
     driver.answer()
     driver.answer(code)
     assert driver.machine.state is S.UNINITIALIZED
-    found = driver.answers["init"].failure
-    assert found is not None
+    found = driver.failure("init")
     assert (found.kind, found.code, found.api_key) == (FailureKind.INITIALIZATION, code, INIT)
     with pytest.raises(CallRefused) as refused:
         driver.machine.begin(0.0)
@@ -371,8 +369,7 @@ def test_offsets_that_are_refused_make_it_abortable(protocol: int) -> None:
     found = coordinate(ApiKey.TXN_OFFSET_COMMIT, 22)
     driver.do(driver.machine.offsets_answered(1, number, found, 6.0))
     assert driver.machine.state is S.ABORTABLE
-    failure = driver.answers["caller"].failure
-    assert failure is not None
+    failure = driver.failure("caller")
     assert (failure.kind, failure.code, failure.groups) == (FailureKind.ABORTABLE, 22, ("g",))
     assert not driver.has(GiveUpOffsets)
 
@@ -704,8 +701,7 @@ def test_what_a_fence_and_the_clock_say_together() -> None:
     driver = at(S.ENDING_COMMIT, TV1)
     driver.now = TIMEOUT + 1
     driver.end(90)
-    failure = driver.answers["commit"].failure
-    assert failure is not None
+    failure = driver.failure("commit")
     assert (failure.kind, failure.timed_out) == (FailureKind.FENCED, True)
 
 

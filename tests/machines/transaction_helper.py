@@ -20,6 +20,7 @@ from pykaproducer._machines.transaction_effects import (
     SendFindCoordinator,
     SendInitProducerId,
 )
+from pykaproducer._machines.transaction_states import TransactionFailure
 from pykaproducer._machines.transaction_states import TransactionState as S
 from pykaproducer._machines.transactions import TransactionMachine
 from pykaproducer._wire.messages import ApiKey
@@ -128,6 +129,12 @@ class Driver:
             self.wait()
         if isinstance(self.request, SendFindCoordinator):
             self.answer()
+
+    def failure(self, caller: Any) -> TransactionFailure:
+        """Return the failure that *caller* got."""
+        found = self.answers[caller].failure
+        assert found is not None
+        return found
 
     def only(self, kind: type[Any]) -> Any:
         """Return the only effect of *kind* of the last event."""

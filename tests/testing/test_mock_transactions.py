@@ -132,15 +132,9 @@ def test_a_failed_message_makes_it_abortable() -> None:
     outcome = second.exception(0)
     assert isinstance(outcome, TransactionAbortedError)
     assert isinstance(outcome.__cause__, DeliveryTimeoutError)
-    for call in (
-        producer.commit_transaction,
-        producer.begin_transaction,
-        lambda: producer.send("events", b"3"),
-    ):
-        with pytest.raises(TransactionAbortableError) as raised:
-            call()
-        assert isinstance(raised.value.__cause__, DeliveryTimeoutError)
-    assert producer.stats()["transactions"]["state"] == "abortable"
+    with pytest.raises(TransactionAbortableError) as raised:
+        producer.commit_transaction()
+    assert isinstance(raised.value.__cause__, DeliveryTimeoutError)
     producer.abort_transaction()
     assert values(producer) == []
     with producer.transaction():

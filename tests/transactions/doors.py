@@ -52,15 +52,9 @@ WAYS = {
 }
 #: Call that fits -> the calls that show that the producer goes on, up to a commit.
 THEN = {
-    "init": "begin send commit",
-    "other": "begin send commit",
+    **dict.fromkeys(("init", "other", "block", "commit", "abort"), "begin send commit"),
+    **dict.fromkeys(("offsets", "send", "send_many"), "commit begin send commit"),
     "begin": "commit begin abort begin send commit",
-    "block": "begin send commit",
-    "offsets": "commit begin send commit",
-    "send": "commit begin send commit",
-    "send_many": "commit begin send commit",
-    "commit": "begin send commit",
-    "abort": "begin send commit",
     "prepare": "init begin send commit",
 }
 
@@ -108,11 +102,9 @@ class Door:
             return
         assert step == call, f"{call} has not failed"
         self._pending += call.startswith("send")
-        if call in ("commit", "block") or self._state == "no_id":
-            self.visible += self._pending
-            self._pending = 0
-        if call in ("abort", "prepare"):
-            self._pending = 0
+        ends = call in ("commit", "block") or self._state == "no_id"
+        self.visible += self._pending * ends
+        self._pending *= not (ends or call in ("abort", "prepare"))
 
     def walk(self, way: str) -> None:
         for step in way.split():
@@ -176,8 +168,11 @@ class Door:
 
     # Calls ---------------------------------------------------------------------------------------
 
+    def control(self, method: str, timeout: float) -> None:
+        getattr(self.producer, method)(timeout)
+
     def init(self, timeout: float = PATIENCE) -> None:
-        self.producer.init_transactions(timeout)
+        self.control("init_transactions", timeout)
 
     def other(self, timeout: float = PATIENCE) -> None:
         self.producer.init_transactions(timeout, transactional_id=f"{self.name}-other")
@@ -194,13 +189,13 @@ class Door:
         self.producer.send_offsets_to_transaction(offsets, self.name, timeout=timeout)
 
     def commit(self, timeout: float = PATIENCE) -> None:
-        self.producer.commit_transaction(timeout)
+        self.control("commit_transaction", timeout)
 
     def abort(self, timeout: float = PATIENCE) -> None:
-        self.producer.abort_transaction(timeout)
+        self.control("abort_transaction", timeout)
 
     def prepare(self, timeout: float = PATIENCE) -> None:
-        self.producer.prepare_transaction(timeout)
+        self.control("prepare_transaction", timeout)
 
     def send(self) -> None:
         self.producer.send(self.brokers.topic, b"value", partition=0)
@@ -231,14 +226,8 @@ class KafkaPython(Door):
         if TABLE[state][call] in "SCN":
             assert isinstance(error, kafka.errors.IllegalStateError)
 
-    def init(self, timeout: float = 0) -> None:
-        self.producer.init_transactions()
-
-    def commit(self, timeout: float = 0) -> None:
-        self.producer.commit_transaction()
-
-    def abort(self, timeout: float = 0) -> None:
-        self.producer.abort_transaction()
+    def control(self, method: str, timeout: float) -> None:
+        getattr(self.producer, method)()
 
     def offsets(self, timeout: float = 0) -> None:
         place = kafka.TopicPartition(self.brokers.topic, 1)

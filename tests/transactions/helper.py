@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,6 +64,23 @@ def begun(producer: Producer) -> Producer:
     producer.init_transactions(PATIENCE)
     producer.begin_transaction()
     return producer
+
+
+def in_thread(work: Callable[[], object]) -> tuple[threading.Thread, list[BaseException | None]]:
+    """Start *work*; return the thread and a list that gets its error, or None."""
+    ended: list[BaseException | None] = []
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:
+            ended.append(error)
+        else:
+            ended.append(None)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread, ended
 
 
 def calls_of(producer: Producer) -> ControlCalls:

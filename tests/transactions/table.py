@@ -92,6 +92,6 @@ def text_of(state: str, call: str) -> str:
         f"call that again first",
         "N": f"{method}(): the producer has no id; set transactional_id",
         "A": "the transaction must be aborted: topic ",
-        "F": "another producer has taken over the transactional id",
+        "F": "another producer has taken over the transactional id, or an administrator has",
         "X": "the producer is closed",
     }[letter]

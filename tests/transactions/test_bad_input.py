@@ -77,11 +77,8 @@ def test_offsets_and_groups_that_are_none(kafka: Kafka, topic: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("partition", "metadata", "code"),
-    [
-        (0, "x" * 5_000, "OFFSET_METADATA_TOO_LARGE (12)"),
-        (99, "", "UNKNOWN_TOPIC_OR_PARTITION (3)"),
-    ],
+    ("partition", "metadata", "code", "name"),
+    [(0, "x" * 5_000, 12, "OFFSET_METADATA_TOO_LARGE"), (99, "", 3, "UNKNOWN_TOPIC_OR_PARTITION")],
 )
 def test_offsets_that_the_group_refuses(
     kafka: Kafka, topic: str, partition: int, metadata: str, code: int, name: str

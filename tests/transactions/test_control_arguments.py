@@ -131,8 +131,10 @@ def test_a_timeout_that_is_none(
 def test_a_timeout_that_has_passed(control: TransactionControl, timeout: float) -> None:
     """Nothing is sent: a program may pass the time that it has left, which may be none."""
     for name, call in CALLS.items():
-        with pytest.raises(TransactionTimeoutError, match=rf"^{name}\(\): .* within 0 s$"):
+        with pytest.raises(TransactionTimeoutError, match=rf"^{name}\(\): .* within 0 s$") as late:
             call(control, timeout)
+        about = {"list": None, "offsets": None, "commit_offsets": TOKEN.transactional_id}
+        assert late.value.transactional_id == about.get(name, "x")
     assert control.complete(TOKEN, commit=True, timeout=timeout) == Ended(
         EndState.UNSURE, None, "there was no answer in time"
     )

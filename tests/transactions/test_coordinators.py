@@ -52,8 +52,11 @@ def expire(world: World) -> None:
         tick()
 
 
-@BOTH
-@pytest.mark.parametrize("protocol", [1, 2])
+@pytest.mark.parametrize(
+    ("kafka", "protocol"),
+    [("TV1", 1), ("TV2", 2), pytest.param("TV2", 1, marks=pytest.mark.full)],
+    indirect=["kafka"],
+)
 @pytest.mark.parametrize("conversation", CONVERSATIONS, ids=lambda each: each.__name__)
 def test_what_a_coordinator_answers(
     kafka: Kafka,
@@ -62,10 +65,8 @@ def test_what_a_coordinator_answers(
     conversation: Conversation,
     protocol: int,
 ) -> None:
-    server = int(kafka.protocol[-1])
-    if server >= protocol:  # a client uses the second protocol only if the brokers offer it
-        expected = CONVERSATIONS[conversation][server, protocol]
-        assert conversation(world_of(kafka, client, topic, protocol)) == expected
+    expected = CONVERSATIONS[conversation][int(kafka.protocol[-1]), protocol]
+    assert conversation(world_of(kafka, client, topic, protocol)) == expected
 
 
 #: What Kafka 4.3.1 offers, whatever the level of the feature is.
@@ -147,6 +148,7 @@ LAST_EPOCH = 2**15 - 2
 
 
 @BOTH
+@pytest.mark.full  # ``test_silent_coordinators`` has it in short
 def test_epochs_that_are_used_up(kafka: Kafka, client: RawClient, topic: str) -> None:
     """The coordinator gives another producer id, and the producer continues with it."""
     world = world_of(kafka, client, topic)

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from pykaproducer import PreparedTransaction, Producer, transactions
+from pykaproducer._pipeline import waiting_callers
+from pykaproducer._pipeline.coordinator_items import CallerLeft
 from pykaproducer.errors import TransactionStateError
 from pykaproducer.testing import ScriptedCluster
-from tests.pipeline.helper import SOON
+from tests.pipeline.helper import SOON, pipeline_of
 
 from .scripted_helper import producer_of, values
 
@@ -43,56 +45,30 @@ def interrupt_once(call: Callable[..., Any]) -> Callable[..., Any]:
     return interrupted
 
 
-def interrupt_first(monkeypatch: pytest.MonkeyPatch, producer: Producer, call: str) -> None:
-    """Interrupt the first call of the method *call* as it begins."""
-    check = producer._check_may_control
-    rest: list[BaseException] = [KeyboardInterrupt()]
-
-    def checked(what: str) -> None:
-        if what == f"{call}()" and rest:
-            raise rest.pop()
-        check(what)
-
-    monkeypatch.setattr(producer, "_check_may_control", checked)
-
-
-def assert_aborted(
-    scripted: ScriptedCluster, producer: Producer, interrupted: Callable[[], None]
-) -> None:
-    """Run the block *interrupted*; its transaction is aborted, and the next one commits."""
-    with pytest.raises(KeyboardInterrupt):
-        interrupted()
-    with producer.transaction():
-        producer.send("t", b"next", partition=0)
-    assert values(scripted) == [b"next"]
-
-
-@pytest.mark.parametrize("end", ["commit_transaction", "abort_transaction"])
-def test_the_end_of_a_block_that_was_not_asked_for(
-    scripted: ScriptedCluster, producer: Producer, monkeypatch: pytest.MonkeyPatch, end: str
-) -> None:
-    """There is no block any more that could end the transaction, so it must not stay open."""
-
-    def work() -> None:
-        with producer.transaction() as transaction:
-            producer.send("t", b"dropped", partition=0).result(SOON)
-            if end == "abort_transaction":
-                transaction.abort()
-
-    interrupt_first(monkeypatch, producer, end)
-    assert_aborted(scripted, producer, work)
-
-
 def test_the_abort_of_a_block_that_cannot_be_committed(
     scripted: ScriptedCluster, producer: Producer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """It is interrupted as it begins; the transaction is aborted, and the next one commits."""
+    may_control = producer._check_may_control
+    rest: list[BaseException] = [KeyboardInterrupt()]
+
+    def check(what: str) -> None:
+        if what == "abort_transaction()" and rest:
+            raise rest.pop()
+        may_control(what)
+
     def work() -> None:
         with producer.transaction():
             producer.send("t", b"dropped", partition=0).result(SOON)
             assert producer.send("t", b"nowhere", partition=99).exception(SOON) is not None
 
-    interrupt_first(monkeypatch, producer, "abort_transaction")
-    assert_aborted(scripted, producer, work)
+    monkeypatch.setattr(producer, "_check_may_control", check)
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert not rest
+    with producer.transaction():
+        producer.send("t", b"next", partition=0)
+    assert values(scripted) == [b"next"]
 
 
 def test_a_token_that_was_not_returned_is_returned_again(
@@ -110,3 +86,41 @@ def test_a_token_that_was_not_returned_is_returned_again(
     assert isinstance(prepared, PreparedTransaction)
     assert not prepared.empty
     producer.init_transactions(transactional_id="another")
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["once", "twice"])
+def test_a_commit_that_is_interrupted_after_its_answer(
+    scripted: ScriptedCluster, producer: Producer, monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    """The same call returns the outcome, also if an interrupt comes while one is handled."""
+    stage = pipeline_of(producer).coordinator
+    assert stage is not None
+    wait, put = waiting_callers.threads.acquire, stage._waiting._put
+
+    def acquire(*arguments: Any) -> None:
+        wait(*arguments)
+        raise KeyboardInterrupt
+
+    def put_nothing(item: Any) -> None:
+        """Do not report to the stage that a caller has left."""
+        if isinstance(item, CallerLeft):
+            raise KeyboardInterrupt
+        put(item)
+
+    producer.begin_transaction()
+    producer.send("t", b"value", partition=0)
+    with monkeypatch.context() as patch:
+        patch.setattr(waiting_callers.threads, "acquire", acquire)
+        if again:
+            patch.setattr(stage._waiting, "_put", put_nothing)
+        with pytest.raises(KeyboardInterrupt) as raised:
+            producer.commit_transaction()
+    if not again:
+        (note,) = raised.value.__notes__
+        assert "call commit_transaction() again to learn its outcome" in note
+    with pytest.raises(TransactionStateError, match=r"commit_transaction\(\) is under way"):
+        producer.begin_transaction()
+    producer.commit_transaction()
+    with pytest.raises(TransactionStateError, match="there is no transaction"):
+        producer.commit_transaction()
+    assert values(scripted) == [b"value"]

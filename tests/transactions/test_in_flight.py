@@ -10,7 +10,7 @@ import pytest
 from pykaproducer import Producer
 from pykaproducer.testing import Cut
 from pykaproducer.testing._processes import tick
-from tests.transactions.helper import PATIENCE, Kafka
+from tests.transactions.helper import BOTH, PATIENCE, Kafka
 
 PRODUCE = 0
 
@@ -29,15 +29,21 @@ def joined(transactions: list[list[list[bytes]]]) -> list[bytes]:
     return [value for p in range(3) for sent in transactions for value in sent[p]]
 
 
-@pytest.mark.parametrize("where", Cut)
-def test_many_batches_of_which_some_are_lost(kafka: Kafka, topic: str, where: Cut) -> None:
+@BOTH
+@pytest.mark.parametrize("where", [*Cut, None], ids=lambda each: each and each.name)
+def test_many_batches_of_which_some_are_lost_or_slow(
+    kafka: Kafka, topic: str, where: Cut | None
+) -> None:
     kept = []
     with kafka.producer(proxied=True, batch_size=500) as producer:
         producer.init_transactions()
         for n in range(6):
-            kafka.proxy.cut(where, 2, api_key=PRODUCE)
+            if where is None:
+                kafka.proxy.delay(0.01)
+            else:
+                kafka.proxy.cut(where, 2, api_key=PRODUCE)
             producer.begin_transaction()
-            sent = send(producer, topic, f"{n}", 1_000)
+            sent = send(producer, topic, f"{n}", 1_000 if where else 300)
             if n % 2:
                 producer.abort_transaction()
             else:
@@ -46,6 +52,7 @@ def test_many_batches_of_which_some_are_lost(kafka: Kafka, topic: str, where: Cu
     assert kafka.committed(topic) == joined(kept)
 
 
+@BOTH
 def test_aborts_while_batches_are_in_flight(kafka: Kafka, topic: str) -> None:
     kept = []
     with kafka.producer(batch_size=500, linger_ms=0) as producer:
@@ -59,22 +66,6 @@ def test_aborts_while_batches_are_in_flight(kafka: Kafka, topic: str) -> None:
             producer.abort_transaction()
             with producer.transaction():
                 kept.append(send(producer, topic, f"{n}", n))
-    assert kafka.committed(topic) == joined(kept)
-
-
-def test_a_slow_network(kafka: Kafka, topic: str) -> None:
-    kept = []
-    with kafka.producer(proxied=True, batch_size=500) as producer:
-        producer.init_transactions()
-        kafka.proxy.delay(0.01)
-        for n in range(6):
-            producer.begin_transaction()
-            sent = send(producer, topic, f"{n}", 300)
-            if n % 2:
-                producer.abort_transaction()
-            else:
-                kept.append(sent)
-                producer.commit_transaction()
     assert kafka.committed(topic) == joined(kept)
 
 

@@ -1,4 +1,4 @@
-"""Messages in a transaction: blocks, interceptors, callbacks, flush(), and deadlines."""
+"""Messages in a transaction: what readers see, blocks, interceptors, callbacks, and deadlines."""
 
 from __future__ import annotations
 
@@ -12,17 +12,20 @@ import pytest
 
 from pykaproducer import DeliveryFailures, Producer, Status
 from pykaproducer.errors import (
-    BrokerRejectedError,
     BufferFullError,
+    CommitOutcome,
     DeliveryTimeoutError,
     MessageTooLargeError,
     PartitionerError,
+    ProducerClosedError,
     TransactionAbortableError,
     TransactionAbortedError,
+    TransactionError,
     TransactionStateError,
+    TransactionTimeoutError,
 )
 from pykaproducer.interceptors import Interceptor, ProducerRecord
-from tests.transactions.helper import PATIENCE, SHORT_MS, Kafka
+from tests.transactions.helper import BOTH, PATIENCE, Kafka
 
 
 def rows(*values: bytes, partition: int = 0) -> pyarrow.RecordBatch:
@@ -39,12 +42,6 @@ SEND_BLOCK: dict[str, Callable[[Producer, str, list[bytes], int], Any]] = {
     ),
 }
 each_block = pytest.mark.parametrize("send_block", SEND_BLOCK.values(), ids=SEND_BLOCK)
-
-
-def begun(producer: Producer) -> Producer:
-    producer.init_transactions()
-    producer.begin_transaction()
-    return producer
 
 
 # Blocks ------------------------------------------------------------------------------------------
@@ -68,8 +65,8 @@ def test_a_block_is_visible_after_the_commit(kafka: Kafka, topic: str, send_bloc
 def test_a_failed_row_of_a_block_makes_it_abortable(
     kafka: Kafka, topic: str, send_block: Any
 ) -> None:
-    with kafka.producer() as producer:
-        begun(producer).send(topic, b"in time", partition=0).result(PATIENCE)
+    with kafka.begun() as producer:
+        producer.send(topic, b"in time", partition=0).result(PATIENCE)
         block = send_block(producer, topic, [b"nowhere", b"nowhere, either"], 99)
         with pytest.raises(TransactionAbortableError, match="partition 99") as raised:
             producer.commit_transaction()
@@ -101,9 +98,7 @@ def test_what_a_block_raises_does_not_spoil_it(kafka: Kafka, topic: str, send_bl
 
 
 def test_a_full_buffer_does_not_spoil_it(kafka: Kafka, topic: str) -> None:
-    with kafka.producer(proxied=True, buffer_memory=50_000, max_block_ms=100) as producer:
-        producer.init_transactions(PATIENCE)
-        producer.begin_transaction()
+    with kafka.begun(proxied=True, buffer_memory=50_000, max_block_ms=100) as producer:
         kafka.proxy.black_hole()
         accepted = 0
         try:
@@ -150,57 +145,14 @@ def test_interceptors(kafka: Kafka, topic: str) -> None:
     assert kafka.committed(topic) == [b"one!", b"two!", b"three!"]
 
 
-def test_a_callback_is_called_at_the_acknowledgement(kafka: Kafka, topic: str) -> None:
-    """Readers see the message later, or never: it stays delivered even so."""
-    reported: list[tuple[Any, Any]] = []
-    called = threading.Event()
-
-    def on_delivery(error: Any, delivery: Any) -> None:
-        reported.append((error, delivery.offset))
-        called.set()
-
-    with kafka.producer() as producer:
-        begun(producer)
-        delivery = producer.send(topic, b"value", partition=0, on_delivery=on_delivery)
-        assert called.wait(PATIENCE)
-        producer.abort_transaction()
-        assert reported == [(None, 0)]
-        assert delivery.result(0).offset == 0
-        assert delivery.status is Status.PERSISTED
-        assert delivery.succeeded()
-    assert kafka.committed(topic) == []
-    assert kafka.written(topic) == [b"value"]
-
-
-def test_callbacks_have_run_when_a_call_returns(kafka: Kafka, topic: str) -> None:
-    reported: list[str] = []
-
-    def on_delivery(error: Any, delivery: Any) -> None:
-        reported.append(type(error).__name__)
-
-    with kafka.producer(linger_ms=60_000) as producer:
-        producer.init_transactions()
-        for n in range(1, 20):
-            producer.begin_transaction()
-            for i in range(n):
-                producer.send(topic, b"%d" % n, partition=i % 3, on_delivery=on_delivery)
-            if n % 2:
-                producer.commit_transaction()
-                assert reported == ["NoneType"] * n
-            else:
-                producer.abort_transaction()
-                assert reported == ["TransactionAbortedError"] * n
-            reported.clear()
-
-
 # flush() -----------------------------------------------------------------------------------------
 
 
 def test_flush_raises_what_made_it_abortable_and_the_commit_raises_it_again(
     kafka: Kafka, topic: str
 ) -> None:
-    with kafka.producer() as producer:
-        begun(producer).send(topic, b"nowhere", partition=99)
+    with kafka.begun() as producer:
+        producer.send(topic, b"nowhere", partition=99)
         with pytest.raises(DeliveryFailures, match="partition 99"):
             producer.flush()
         with pytest.raises(TransactionAbortableError, match="partition 99"):
@@ -211,8 +163,8 @@ def test_flush_raises_what_made_it_abortable_and_the_commit_raises_it_again(
 
 @pytest.mark.parametrize("end", ["commit_transaction", "abort_transaction"])
 def test_what_the_end_has_told_is_not_raised_again(kafka: Kafka, topic: str, end: str) -> None:
-    with kafka.producer(linger_ms=60_000) as producer:
-        begun(producer).send(topic, b"lingers")
+    with kafka.begun(linger_ms=60_000) as producer:
+        producer.send(topic, b"lingers")
         producer.send(topic, b"nowhere", partition=99)
         if end == "commit_transaction":
             with pytest.raises(TransactionAbortableError):
@@ -226,9 +178,7 @@ def test_what_the_end_has_told_is_not_raised_again(kafka: Kafka, topic: str, end
 
 
 def test_a_commit_ends_at_the_deadline_of_its_messages(kafka: Kafka, topic: str) -> None:
-    with kafka.producer(proxied=True) as producer:
-        producer.init_transactions(PATIENCE)
-        producer.begin_transaction()
+    with kafka.begun(proxied=True) as producer:
         producer.send(topic, b"in time", partition=0).result(PATIENCE)
         kafka.proxy.black_hole()
         try:
@@ -247,23 +197,150 @@ def test_a_commit_ends_at_the_deadline_of_its_messages(kafka: Kafka, topic: str)
     assert kafka.committed(topic) == [b"after"]
 
 
-def test_the_end_of_a_transaction_by_its_timeout_fails_its_messages(
-    kafka: Kafka, topic: str
+def test_a_failed_message_is_logged_once(
+    kafka: Kafka, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Even if no broker can be reached: the producer watches the time itself."""
-    with kafka.producer(proxied=True, transaction_timeout_ms=SHORT_MS) as producer:
-        producer.init_transactions(PATIENCE)
+    with kafka.begun() as producer:
+        producer.send(topic, b"nowhere", partition=99)
+        with pytest.raises(TransactionAbortableError):
+            producer.commit_transaction()
+        producer.abort_transaction()
+        producer.flush()
+    # The one line about the transaction; none about the message.
+    (line,) = [each for each in caplog.records if each.levelname in ("WARNING", "ERROR")]
+    assert line.name == "pykaproducer.transactions"
+
+
+# What readers see --------------------------------------------------------------------------------
+
+
+@BOTH
+def test_commit_and_abort(kafka: Kafka, topic: str) -> None:
+    with kafka.begun() as producer:
+        kept = [producer.send(topic, b"kept-%d" % i, partition=i) for i in range(3)]
+        producer.commit_transaction()
+        assert all(delivery.result(0).offset >= 0 for delivery in kept)
         producer.begin_transaction()
-        producer.send(topic, b"in time", partition=0).result(PATIENCE)
-        kafka.proxy.black_hole()
+        written = producer.send(topic, b"dropped", partition=0)
+        written.result(PATIENCE)
+        producer.abort_transaction()
+        # What was written stays delivered, and is not readable.
+        assert written.exception(0) is None
+        assert written.status is Status.PERSISTED
+    assert kafka.committed(topic) == [b"kept-0", b"kept-1", b"kept-2"]
+    assert kafka.written(topic) == [b"kept-0", b"dropped", b"kept-1", b"kept-2"]
+
+
+def test_messages_without_an_outcome_fail_when_they_are_aborted(kafka: Kafka, topic: str) -> None:
+    with kafka.producer(linger_ms=60_000) as producer, producer.transaction() as transaction:
+        delivery = producer.send(topic, b"lingers")
+        transaction.abort()
+    error = delivery.exception(0)
+    assert isinstance(error, TransactionAbortedError)
+    assert error.status is Status.NOT_PERSISTED
+    assert "its transaction was aborted" in str(error)
+    assert kafka.written(topic) == []
+
+
+def test_flush_does_not_end_a_transaction(kafka: Kafka, topic: str) -> None:
+    with kafka.begun(linger_ms=60_000) as producer:
+        first = producer.send(topic, b"first", partition=0)
+        producer.flush()
+        assert first.exception(0) is None
+        producer.send(topic, b"second", partition=0)
+        producer.commit_transaction()  # it does not linger
+    assert kafka.committed(topic) == [b"first", b"second"]
+
+
+def test_large_transactions(kafka: Kafka, topic: str) -> None:
+    with kafka.producer(batch_size=2_000, compression_type="lz4") as producer:
+        for n in range(3):
+            with producer.transaction() as transaction:
+                for i in range(3_000):
+                    producer.send(topic, b"%d-%d" % (n, i), partition=i % 3)
+                if n == 1:
+                    transaction.abort()
+    expected = [b"%d-%d" % (n, i) for p in range(3) for n in (0, 2) for i in range(p, 3_000, 3)]
+    assert kafka.committed(topic) == expected
+
+
+def test_the_next_producer_ends_what_the_last_one_left(kafka: Kafka, topic: str) -> None:
+    with kafka.begun(transactional_id=f"left-{topic}") as first:
+        first.send(topic, b"left", partition=0).result(PATIENCE)
+        first.abort()
+    with kafka.producer(transactional_id=f"left-{topic}") as second, second.transaction():
+        second.send(topic, b"next", partition=0)
+    assert kafka.committed(topic) == [b"next"]
+    assert kafka.written(topic) == [b"left", b"next"]
+
+
+# Callbacks at the end ----------------------------------------------------------------------------
+
+
+def test_a_transaction_is_committed_before_its_callbacks_have_run(kafka: Kafka, topic: str) -> None:
+    """Readers see the messages, and the call returns when the callbacks have run."""
+    started, go_on = threading.Event(), threading.Event()
+    order: list[str] = []
+
+    def on_delivery(_error: Any, _delivery: Any) -> None:
+        started.set()
+        go_on.wait(PATIENCE)
+        order.append("callback")
+
+    def commit() -> None:
+        producer.commit_transaction()
+        order.append("commit")
+
+    with kafka.begun() as producer:
+        for partition in range(3):
+            producer.send(topic, b"%d" % partition, partition=partition, on_delivery=on_delivery)
+        committing = threading.Thread(target=commit)
+        committing.start()
+        assert started.wait(PATIENCE)
+        assert kafka.committed(topic) == [b"0", b"1", b"2"]
+        with pytest.raises(
+            TransactionTimeoutError, match="the transaction is committed, but callbacks"
+        ) as raised:
+            producer.commit_transaction(0)
+        assert raised.value.outcome is CommitOutcome.COMMITTED
+        assert order == []
+        go_on.set()
+        committing.join(PATIENCE)
+    assert order == ["callback"] * 3 + ["commit"]
+
+
+@pytest.mark.parametrize(
+    ("end", "reported"),
+    [
+        ("abort_transaction", (TransactionAbortedError, TransactionStateError)),
+        ("commit_transaction", (PartitionerError, TransactionError)),  # it has failed
+        ("close", (TransactionAbortedError, ProducerClosedError)),
+    ],
+)
+def test_a_message_that_a_callback_sends_at_the_end(
+    kafka: Kafka, topic: str, end: str, reported: tuple[type[Exception], ...]
+) -> None:
+    """It is refused, and never part of the next transaction."""
+    found: list[tuple[Any, Exception]] = []
+
+    def on_delivery(error: Any, _delivery: Any) -> None:
         try:
-            waits = producer.send(topic, b"waits", partition=0)
-            error = waits.exception(PATIENCE)
-            assert isinstance(error, TransactionAbortedError | BrokerRejectedError)
-            with pytest.raises(
-                TransactionAbortableError, match="transaction_timeout_ms has passed"
-            ):
-                producer.send(topic, b"too late", partition=0)
-        finally:
-            kafka.proxy.restore()
-    assert kafka.committed(topic) == []
+            producer.send(topic, b"again", partition=0)
+        except (TransactionError, ProducerClosedError) as refused:
+            found.append((error, refused))
+
+    with kafka.begun(linger_ms=60_000) as producer:
+        partition = 99 if end == "commit_transaction" else 0
+        producer.send(topic, b"value", partition=partition, on_delivery=on_delivery)
+        if end == "commit_transaction":
+            with pytest.raises(TransactionAbortableError):
+                producer.commit_transaction()
+            producer.abort_transaction()
+        else:
+            getattr(producer, end)()
+        assert len(found) == 1
+        assert all(map(isinstance, found[0], reported))
+        if end != "close":
+            with producer.transaction():
+                producer.send(topic, b"next", partition=0)
+    assert kafka.committed(topic) == [b"next"] * (end != "close")

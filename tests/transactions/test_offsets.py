@@ -17,7 +17,7 @@ from pykaproducer.errors import TransactionAbortableError, TransactionStateError
 from pykaproducer.testing import FaultProxy
 from tests._support.consumer import close_member
 from tests._support.peers import needs_kafka_python_3
-from tests.transactions.helper import PATIENCE, Kafka
+from tests.transactions.helper import BOTH, PATIENCE, Kafka
 
 
 @pytest.fixture
@@ -46,6 +46,7 @@ def committed(kafka: Kafka, group: str, topic: str) -> list[int | None]:
         return [consumer.committed(TopicPartition(topic, partition)) for partition in range(3)]
 
 
+@BOTH
 def test_a_commit_has_both_and_an_abort_none(kafka: Kafka, topic: str, group: str) -> None:
     with kafka.producer() as producer:
         producer.init_transactions()
@@ -70,28 +71,6 @@ def test_offsets_alone_and_of_two_groups(kafka: Kafka, topic: str, group: str) -
     assert committed(kafka, f"{group}-2", topic) == [None, None, 7]
 
 
-@needs_kafka_python_3
-def test_consume_transform_produce(kafka: Kafka, topic: str, group: str) -> None:
-    sources = f"{topic}-in"
-    kafka.cluster.create_topic(sources, partitions=3)
-    with Producer(bootstrap_servers=kafka.cluster.bootstrap_servers) as producer:
-        for number in range(30):
-            producer.send(sources, b"%d" % number, partition=number % 3)
-    with kafka.producer() as producer, consumer_of(kafka, group, sources) as consumer:
-        done = 0
-        while done < 30:
-            found = consumer.poll(1_000)
-            with producer.transaction():
-                for records in found.values():
-                    for record in records:
-                        producer.send(topic, record.value + b"!")
-                offsets = {place: records[-1].offset + 1 for place, records in found.items()}
-                producer.send_offsets_to_transaction(offsets, consumer)
-            done += sum(map(len, found.values()))
-    assert committed(kafka, group, sources) == [10, 10, 10]
-    assert sorted(kafka.committed(topic)) == sorted(b"%d!" % number for number in range(30))
-
-
 class Stranger:
     """The group metadata of a consumer that is no member any more."""
 
@@ -103,30 +82,8 @@ class Stranger:
         self.group_id = group
 
 
-def test_a_consumer_that_has_lost_its_partitions(kafka: Kafka, topic: str, group: str) -> None:
-    with kafka.producer() as producer:
-        producer.init_transactions()
-        producer.begin_transaction()
-        producer.send(topic, b"dropped", partition=0)
-        for call in (
-            lambda: producer.send_offsets_to_transaction(
-                {TopicPartition(topic, 0): 1}, Stranger(group)
-            ),
-            producer.commit_transaction,
-        ):
-            with pytest.raises(TransactionAbortableError, match="TXN_OFFSET_COMMIT returned"):
-                call()
-        producer.abort_transaction()
-        with producer.transaction():
-            producer.send(topic, b"kept", partition=0)
-    assert kafka.committed(topic) == [b"kept"]
-    assert committed(kafka, group, topic) == [None, None, None]
-
-
 def test_offsets_whose_answer_is_not_waited_for(kafka: Kafka, topic: str, group: str) -> None:
-    with kafka.producer(proxied=True) as producer:
-        producer.init_transactions(PATIENCE)
-        producer.begin_transaction()
+    with kafka.begun(proxied=True) as producer:
         kafka.proxy.black_hole()
         try:
             for number in (1, 2, 2, 3):
@@ -145,9 +102,7 @@ def test_offsets_whose_answer_is_not_waited_for(kafka: Kafka, topic: str, group:
 
 
 def test_offsets_that_are_refused_after_the_call(kafka: Kafka, topic: str, group: str) -> None:
-    with kafka.producer() as producer:
-        producer.init_transactions()
-        producer.begin_transaction()
+    with kafka.begun() as producer:
         producer.send(topic, b"dropped", partition=0)
         offsets = {TopicPartition(topic, 0): 1}
         producer.send_offsets_to_transaction(offsets, Stranger(group), wait=False)

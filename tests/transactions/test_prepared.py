@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from pykaproducer import (
-    ConfigurationError,
     Ended,
     EndState,
     KafkaProducer,
@@ -25,8 +25,10 @@ from pykaproducer import (
 )
 from pykaproducer.testing import Cut, ScriptedCluster
 from pykaproducer.testing._processes import tick
+from tests._support.fixtures.cluster import FEATURES
+from tests._support.pairs import pairwise
 from tests._support.programs import run
-from tests.transactions.helper import PATIENCE, SHORT_MS, Kafka, calls_of
+from tests.transactions.helper import BOTH, PATIENCE, SHORT_MS, Kafka, calls_of
 
 END_TXN = 26
 COMMITTED, ABORTED = Ended(EndState.COMMITTED), Ended(EndState.ABORTED)
@@ -47,13 +49,19 @@ def prepared(producer: Producer, topic: str, *values: bytes, **init: Any) -> Pre
     return producer.prepare_transaction()
 
 
+@BOTH
 @pytest.mark.parametrize("commit", [True, False])
 def test_somebody_else_ends_it(
-    kafka: Kafka, topic: str, control: TransactionControl, commit: bool
+    kafka: Kafka,
+    topic: str,
+    control: TransactionControl,
+    commit: bool,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Also after the producer has been closed, which leaves it alone; and again."""
+    """Also after the producer was closed, which leaves it alone and logs nothing; and again."""
     with kafka.producer(linger_ms=60_000) as producer:
         found = prepared(producer, topic, b"first", b"second")
+    assert not [each for each in caplog.records if each.levelname in ("WARNING", "ERROR")]
     assert found.transactional_id == producer.config.transactional_id
     assert found.protocol == (2 if kafka.protocol == "TV2" else 1)
     assert not found.empty
@@ -65,15 +73,6 @@ def test_somebody_else_ends_it(
     for _ in range(3):
         assert control.complete(copy, commit) == (COMMITTED if commit else ABORTED)
     assert kafka.committed(topic) == ([b"first", b"second"] if commit else [])
-
-
-def test_closing_says_nothing(kafka: Kafka, topic: str, caplog: pytest.LogCaptureFixture) -> None:
-    with kafka.producer() as producer:
-        found = prepared(producer, topic, b"value")
-    assert not [each for each in caplog.records if each.levelname in ("WARNING", "ERROR")]
-    with TransactionControl(bootstrap_servers=kafka.cluster.bootstrap_servers) as control:
-        control.complete(found, commit=True)
-    assert kafka.committed(topic) == [b"value"]
 
 
 def test_another_process_ends_it(kafka: Kafka, topic: str) -> None:
@@ -129,29 +128,21 @@ def test_the_next_instance_of_the_same_id_aborts_it(
     assert kafka.committed(topic) == [b"kept"]
 
 
-def test_a_commit_is_not_known_any_more_after_the_next_instance(
-    kafka: Kafka, topic: str, control: TransactionControl
-) -> None:
-    with kafka.producer() as producer:
-        found = prepared(producer, topic, b"kept")
-        assert control.complete(found, commit=True) == COMMITTED
-        producer.init_transactions()
-        assert control.complete(found, commit=True).state is EndState.UNSURE
-    assert kafka.committed(topic) == [b"kept"]
-
-
 def test_a_committed_transaction_cannot_be_aborted(
     kafka: Kafka, topic: str, control: TransactionControl
 ) -> None:
     with kafka.producer() as producer:
         found = prepared(producer, topic, b"kept")
-    assert control.complete(found, commit=True) == COMMITTED
-    ended = control.complete(found, commit=False)
-    assert (ended.state, ended.code) == (EndState.UNSURE, 48)
-    assert "may have been committed before" in ended.reason
+        assert control.complete(found, commit=True) == COMMITTED
+        ended = control.complete(found, commit=False)
+        assert (ended.state, ended.code) == (EndState.UNSURE, 48)
+        assert "may have been committed before" in ended.reason
+        producer.init_transactions()  # after that nothing is known of it
+        assert control.complete(found, commit=True).state is EndState.UNSURE
     assert kafka.committed(topic) == [b"kept"]
 
 
+@BOTH
 def test_the_coordinator_aborts_it_after_its_timeout(
     kafka: Kafka, topic: str, control: TransactionControl
 ) -> None:
@@ -169,9 +160,7 @@ def test_the_coordinator_aborts_it_after_its_timeout(
 
 
 def test_one_without_messages_needs_no_end(kafka: Kafka, control: TransactionControl) -> None:
-    with kafka.producer() as producer:
-        producer.init_transactions()
-        producer.begin_transaction()
+    with kafka.begun() as producer:
         found = producer.prepare_transaction()
     assert found.empty
     assert control.complete(found, commit=True) == COMMITTED
@@ -179,9 +168,7 @@ def test_one_without_messages_needs_no_end(kafka: Kafka, control: TransactionCon
 
 
 def test_offsets_belong_to_it(kafka: Kafka, topic: str, control: TransactionControl) -> None:
-    with kafka.producer() as producer:
-        producer.init_transactions()
-        producer.begin_transaction()
+    with kafka.begun() as producer:
         producer.send(topic, b"value", partition=0)
         producer.send_offsets_to_transaction({TopicPartition(topic, 1): 7}, f"group-{topic}")
         found = producer.prepare_transaction()
@@ -193,9 +180,7 @@ def test_offsets_belong_to_it(kafka: Kafka, topic: str, control: TransactionCont
 
 
 def test_a_failed_message_prevents_it(kafka: Kafka, topic: str) -> None:
-    with kafka.producer() as producer:
-        producer.init_transactions()
-        producer.begin_transaction()
+    with kafka.begun() as producer:
         producer.send(topic, b"value", partition=99)
         with pytest.raises(TransactionAbortableError, match="partition 99"):
             producer.prepare_transaction()
@@ -206,9 +191,7 @@ def test_a_failed_message_prevents_it(kafka: Kafka, topic: str) -> None:
 def test_close_reports_one_whose_caller_has_given_up(
     kafka: Kafka, topic: str, control: TransactionControl, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with kafka.producer(proxied=True, transactional_id=topic) as producer:
-        producer.init_transactions()
-        producer.begin_transaction()
+    with kafka.begun(proxied=True, transactional_id=topic) as producer:
         producer.send(topic, b"value", partition=0).result(PATIENCE)
         kafka.proxy.black_hole()
         producer.send(topic, b"value", partition=0)
@@ -227,67 +210,6 @@ def test_close_reports_one_whose_caller_has_given_up(
     assert kafka.committed(topic) == []
 
 
-CALLS: dict[str, Callable[[Producer], Any]] = {
-    "begin_transaction": Producer.begin_transaction,
-    "commit_transaction": Producer.commit_transaction,
-    "abort_transaction": Producer.abort_transaction,
-    "prepare_transaction": Producer.prepare_transaction,
-    "send_offsets_to_transaction": lambda producer: producer.send_offsets_to_transaction(
-        {TopicPartition("refused", 0): 1}, "readers"
-    ),
-    "send": lambda producer: producer.send("refused", b"value"),
-}
-
-
-def test_nothing_but_init_fits_afterwards(kafka: Kafka, topic: str) -> None:
-    with kafka.producer() as producer:
-        prepared(producer, topic)
-        for name, call in CALLS.items():
-            with pytest.raises(TransactionStateError) as raised:
-                call(producer)
-            assert str(raised.value).endswith(
-                f"{name}(): the last transaction was prepared; call init_transactions() with "
-                "another transactional_id: with the same one it aborts the prepared transaction"
-            )
-        # Initializing would abort the prepared one, so the block does not do it implicitly.
-        with pytest.raises(TransactionStateError), producer.transaction():
-            raise AssertionError("there is no transaction")
-
-
-def test_an_id_cannot_change_in_a_transaction(kafka: Kafka, topic: str) -> None:
-    with kafka.producer() as producer:
-        producer.init_transactions()
-        producer.begin_transaction()
-        with pytest.raises(TransactionStateError, match="a transaction is open"):
-            producer.init_transactions(transactional_id="other")
-        producer.send(topic, b"value", partition=0)
-        producer.commit_transaction()
-        for wrong in ("", 7, "x" * 40_000):
-            with pytest.raises(ConfigurationError, match="transactional_id"):
-                producer.init_transactions(transactional_id=wrong)  # type: ignore[arg-type]
-    assert kafka.committed(topic) == [b"value"]
-
-
-def test_the_first_id_may_be_another_one(kafka: Kafka, topic: str) -> None:
-    with kafka.producer() as producer:
-        producer.init_transactions(transactional_id=f"{topic}-other")
-        with producer.transaction():
-            producer.send(topic, b"value", partition=0)
-        with TransactionControl(bootstrap_servers=kafka.cluster.bootstrap_servers) as control:
-            (listed,) = control.list(f"{topic}-other")
-            assert not control.list(str(producer.config.transactional_id) + "$")
-    assert listed.transactional_id == f"{topic}-other"
-    assert kafka.committed(topic) == [b"value"]
-
-
-def test_a_producer_without_an_id(kafka: Kafka) -> None:
-    with Producer(bootstrap_servers=kafka.cluster.bootstrap_servers) as producer:
-        with pytest.raises(TransactionStateError, match=r"prepare_transaction\(\): .*no id"):
-            producer.prepare_transaction()
-        with pytest.raises(TransactionStateError, match=r"init_transactions\(\): .*no id"):
-            producer.init_transactions(transactional_id="x")
-
-
 def test_the_drop_in_for_kafka_python(
     kafka: Kafka, topic: str, control: TransactionControl
 ) -> None:
@@ -304,8 +226,11 @@ def test_the_drop_in_for_kafka_python(
     assert kafka.committed(topic) == [b"first", b"second"]
 
 
-@pytest.mark.parametrize("where", Cut)
-@pytest.mark.parametrize("commit", [True, False])
+@pytest.mark.parametrize(
+    ("kafka", "where", "commit"),
+    pairwise(itertools.product(FEATURES, Cut, [True, False])),
+    indirect=["kafka"],
+)
 def test_the_request_to_end_it_is_lost(kafka: Kafka, topic: str, where: Cut, commit: bool) -> None:
     with (
         kafka.producer() as producer,
@@ -362,9 +287,7 @@ def test_a_prepare_that_takes_longer_than_its_timeout(
     kafka: Kafka, topic: str, control: TransactionControl
 ) -> None:
     """It continues, and its result is kept: without it no process could end the transaction."""
-    with kafka.producer(proxied=True) as producer:
-        producer.init_transactions(PATIENCE)
-        producer.begin_transaction()
+    with kafka.begun(proxied=True) as producer:
         kafka.proxy.black_hole()
         delivery = producer.send(topic, b"value", partition=0)
         with pytest.raises(TransactionTimeoutError, match=r"prepare_transaction\(\) has not ended"):

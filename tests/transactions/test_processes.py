@@ -137,30 +137,6 @@ def test_a_fork_in_a_transaction(kafka: Kafka, topic: str) -> None:
     assert values == parent | {b"child", b"child again", b"grandchild"}
 
 
-def test_a_fork_before_anything(kafka: Kafka, topic: str) -> None:
-    """As servers do that load the application before they fork their workers."""
-    run(
-        """
-        def worker(number):
-            is_refused(producer)
-            producer.init_transactions(transactional_id=f"worker {number} {topic}")
-            for _ in range(3):
-                write(producer, b"%d" % number)
-            producer.close()
-
-        producer = make()
-        for number in range(3):
-            fork(worker, number)
-        write(producer, b"parent")
-        producer.close()
-        """,
-        kafka,
-        topic,
-    )
-    expected = [b"%d" % number for number in range(3) for _ in range(3)]
-    assert kafka.committed(topic) == [*expected, b"parent"]
-
-
 def test_a_child_that_ends_does_not_end_the_transaction_of_its_parent(
     kafka: Kafka, topic: str
 ) -> None:
@@ -268,9 +244,7 @@ def test_a_copy_without_transactions_is_not_concerned() -> None:
 
 
 def test_a_pickle_in_the_same_process(kafka: Kafka, topic: str) -> None:
-    with kafka.producer(transactional_id=f"original {topic}") as producer:
-        producer.init_transactions()
-        producer.begin_transaction()
+    with kafka.begun(transactional_id=f"original {topic}") as producer:
         producer.send(topic, b"original", partition=0)
         with pickle.loads(pickle.dumps(producer)) as made:
             assert made.stats()["transactions"]["state"] == "uninitialized"
@@ -303,7 +277,10 @@ POOL = """
     """
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize(
+    "method",
+    [pytest.param(name, marks=pytest.mark.full) for name in ("fork", "forkserver")] + ["spawn"],
+)
 def test_a_pool_whose_tasks_have_the_producer(
     kafka: Kafka, topic: str, tmp_path: pathlib.Path, method: str
 ) -> None:

@@ -264,6 +264,21 @@ def test_a_coordinator_that_moves(protocol: str) -> None:
         assert scripted.offsets("readers") == {("t", 0): 3}
 
 
+def test_epochs_that_are_used_up(scripted: ScriptedCluster) -> None:
+    """The coordinator gives another producer id, and the producer continues with it."""
+    ids = set()
+    for number in range(4):
+        with producer_of(scripted) as producer:
+            for _ in range(2):
+                with producer.transaction():
+                    producer.send("t", b"%d" % number, partition=0)
+                ids.add(producer.stats()["transactions"]["producer_id"])
+        if not number:
+            scripted._state.coordinators.ids[NAME].epoch = 2**15 - 4
+    assert values(scripted) == [b"%d" % number for number in range(4) for _ in range(2)]
+    assert len(ids) == 2
+
+
 def test_brokers_that_cannot_be_reached(scripted: ScriptedCluster, clock: FakeClock) -> None:
     scripted.stop(0)
     with producer_of(scripted, clock) as producer:

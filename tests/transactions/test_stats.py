@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from pykaproducer.errors import ProducerFencedError, TransactionAbortableError
-from pykaproducer.testing._processes import tick
-from tests.transactions.helper import PATIENCE, SHORT_MS, Kafka
+from tests.transactions.helper import BOTH, PATIENCE, Kafka
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
@@ -20,6 +19,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
     ]
 
 
+@BOTH
 def test_through_a_transaction(kafka: Kafka, topic: str) -> None:
     with kafka.producer() as producer:
 
@@ -64,6 +64,7 @@ def test_through_a_transaction(kafka: Kafka, topic: str) -> None:
     assert (stats()["state"], stats()["committed"], stats()["aborted"]) == ("closed", 2, 1)
 
 
+@BOTH
 def test_the_log_has_one_line_for_each_change(
     kafka: Kafka, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -110,24 +111,3 @@ def test_the_log_has_one_line_for_each_change(
     assert again.endswith("transactions are committed again")
     assert "INVALID_PRODUCER_EPOCH" in refused
     assert "another producer has taken over the transactional id" in fenced
-
-
-def test_a_transaction_that_takes_too_long(
-    kafka: Kafka, topic: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    with kafka.producer(transaction_timeout_ms=SHORT_MS) as producer:
-        producer.init_transactions()
-        producer.begin_transaction()
-        producer.send(topic, b"value").result(PATIENCE)
-        while producer.stats()["transactions"]["state"] == "open":
-            tick()
-        # The stage of the coordinator answers the first after it has refused further messages.
-        for call in (producer.commit_transaction, lambda: producer.send(topic, b"value")):
-            with pytest.raises(TransactionAbortableError, match="transaction_timeout_ms has pass"):
-                call()
-        assert producer.stats()["transactions"]["state"] == "abortable"
-        producer.abort_transaction()
-        assert producer.stats()["transactions"]["state"] == "ready"
-    warnings = [text for level, text in lines(caplog) if level == "WARNING"]
-    assert len(warnings) == 1
-    assert "transaction_timeout_ms has passed; the transaction must be aborted" in warnings[0]

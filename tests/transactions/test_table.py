@@ -13,12 +13,11 @@ import pytest
 
 from pykaproducer import KafkaProducer, Producer, confluent
 from pykaproducer.testing import ScriptedCluster
+from tests._support.fixtures.cluster import FEATURES
 from tests._support.pairs import pairwise
 from tests._support.peers import needs_kafka_python_3
 
 from .doors import THEN, Confluent, Door, KafkaPython, NoBrokers, RealBrokers, ScriptedBrokers
-from tests._support.fixtures.cluster import FEATURES
-
 from .helper import Kafka
 from .scripted_helper import producer_of
 from .table import TABLE, UNDER_WAY

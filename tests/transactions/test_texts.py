@@ -19,18 +19,14 @@ from pykaproducer.errors import (
     BrokerRejectedError,
     CallbackThreadError,
     DeliveryFailures,
-    ProducerFencedError,
-    TransactionAbortableError,
     TransactionAbortedError,
     TransactionError,
     TransactionStateError,
-    TransactionTimeoutError,
-    UnsupportedFeatureError,
 )
 from pykaproducer.testing import ScriptedCluster
 from pykaproducer.testing.scripted import Refuse, proceed
 from tests.pipeline.helper import SOON
-from tests.transactions.scripted_helper import PLACE, begun, producer_of
+from tests.transactions.scripted_helper import begun, producer_of
 
 #: Calls after an ``init_transactions()`` that has failed.
 AFTER_INIT: dict[str, Callable[[Producer], Any]] = {
@@ -55,38 +51,6 @@ def test_calls_after_a_failed_initialization(scripted: ScriptedCluster) -> None:
             assert text.endswith("; call it again")
         scripted.always("init_producer_id", proceed)
         begun(producer)
-
-
-def test_calls_after_brokers_that_are_too_old() -> None:
-    versions = {"init_producer_id": (0, 2)}
-    with ScriptedCluster(versions=versions) as scripted, producer_of(scripted) as producer:
-        with pytest.raises(UnsupportedFeatureError):
-            producer.init_transactions()
-        with pytest.raises(
-            TransactionStateError,
-            match=r"n\(\): init_transactions\(\) failed: transactions need Kafka 2.5 or newer; ",
-        ) as raised:
-            producer.begin_transaction()
-        assert isinstance(raised.value.__cause__, UnsupportedFeatureError)
-
-
-def test_a_fence(scripted: ScriptedCluster) -> None:
-    """The refused message has the likely reason, and the abort the certain one."""
-    with producer_of(scripted) as producer:
-        begun(producer)
-        with producer_of(scripted) as other:
-            other.init_transactions()
-        failed = producer.send("t", b"value", partition=0).exception(SOON)
-        if isinstance(failed, BrokerRejectedError) and failed.code == 47:  # TV2
-            advice = "taken over the transactional id, or the transaction has timed out; abort_tr"
-            assert advice in str(failed)
-            with pytest.raises(TransactionAbortableError, match=advice):
-                producer.commit_transaction()
-        with pytest.raises(
-            ProducerFencedError,
-            match="another producer has taken over the transactional id, or an administrator has",
-        ):
-            producer.abort_transaction()
 
 
 def test_an_epoch_that_is_refused_without_transactions() -> None:
@@ -117,39 +81,12 @@ def test_an_abort_says_nothing_of_close(scripted: ScriptedCluster) -> None:
         assert "its transaction was aborted (" in str(delivery.exception(0))
 
 
-def test_send_during_a_commit(scripted: ScriptedCluster) -> None:
-    scripted.always("end_txn", Refuse(ErrorCode.CONCURRENT_TRANSACTIONS))
-    with producer_of(scripted) as producer:
-        begun(producer)
-        producer.send("t", b"value", partition=0)
-        with pytest.raises(TransactionTimeoutError, match="call it again to keep waiting"):
-            producer.commit_transaction(0)
-        with pytest.raises(
-            TransactionStateError, match="is being committed; wait until that call has returned, "
-        ):
-            producer.send("t", b"value", partition=0)
-        scripted.always("end_txn", proceed)
-        producer.commit_transaction()
-
-
 def test_a_timeout_says_what_to_change() -> None:
     for kind in (FailureKind.ABORTABLE, FailureKind.FENCED):
         failure = TransactionFailure(kind, TransactionState.IN_TRANSACTION, timed_out=True)
         text = str(transaction_errors.error_of(failure, "orders-0"))
         assert ": transaction_timeout_ms has passed; " in text
         assert "; make transactions smaller, or raise transaction_timeout_ms" in text
-
-
-def test_a_consumer_that_has_not_joined(scripted: ScriptedCluster) -> None:
-    scripted.always("txn_offset_commit", Refuse(ErrorCode.ILLEGAL_GENERATION))
-    with producer_of(scripted) as producer:
-        begun(producer)
-        with pytest.raises(
-            TransactionAbortableError,
-            match="lost its partitions to another member, or has not joined its group yet; poll it",
-        ):
-            producer.send_offsets_to_transaction({PLACE: 1}, "readers")
-        producer.abort_transaction()
 
 
 def test_no_offsets_before_anything(scripted: ScriptedCluster) -> None:
@@ -180,19 +117,3 @@ def test_calls_in_user_code() -> None:
         "the transaction of a message must not change while they handle it; make the call "
         "elsewhere, after send() has returned"
     ]
-
-
-def test_an_abort_that_has_timed_out(scripted: ScriptedCluster) -> None:
-    """The next transaction can begin once it has ended, and not before."""
-    scripted.always("end_txn", Refuse(ErrorCode.CONCURRENT_TRANSACTIONS))
-    with producer_of(scripted) as producer:
-        begun(producer)
-        producer.send("t", b"value", partition=0).result(SOON)
-        with pytest.raises(TransactionTimeoutError):
-            producer.abort_transaction(0)
-        with pytest.raises(TransactionStateError, match=r"abort_transaction\(\) is under way"):
-            producer.begin_transaction()
-        scripted.always("end_txn", proceed)
-        producer.abort_transaction()
-        producer.begin_transaction()
-        producer.commit_transaction()

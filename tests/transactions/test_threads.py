@@ -5,34 +5,14 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
-
-import pytest
 
 from pykaproducer import Producer
 from pykaproducer.errors import TransactionStateError
 from pykaproducer.testing._processes import tick
-from tests.transactions.helper import PATIENCE, Kafka, calls_of
+from tests.transactions.helper import BOTH, PATIENCE, Kafka, in_thread
 
 #: Messages that a thread sends before it pauses, few enough to be read back in time.
 _BURST = 50
-
-
-def in_thread(work: Callable[[], object]) -> tuple[threading.Thread, list[BaseException | None]]:
-    """Start *work*; return the thread and a list that gets its error, or None."""
-    ended: list[BaseException | None] = []
-
-    def run() -> None:
-        try:
-            work()
-        except BaseException as error:
-            ended.append(error)
-        else:
-            ended.append(None)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    return thread, ended
 
 
 def run_transactions(
@@ -55,10 +35,6 @@ def run_transactions(
     for thread, ended in threads:
         thread.join(PATIENCE)
         assert ended == [None]
-
-
-def state_of(producer: Producer) -> Any:
-    return producer.stats()["transactions"]["state"]
 
 
 def test_what_is_accepted_while_one_commits_is_in_one_transaction_or_refused(
@@ -89,6 +65,7 @@ def test_what_is_accepted_while_one_commits_is_in_one_transaction_or_refused(
         assert [each for each in values if each.startswith(b"%d-" % name)] == accepted[name]
 
 
+@BOTH
 def test_what_is_accepted_while_one_aborts_is_never_seen(kafka: Kafka, topic: str) -> None:
     stop = threading.Event()
 
@@ -107,43 +84,6 @@ def test_what_is_accepted_while_one_aborts_is_never_seen(kafka: Kafka, topic: st
         with producer.transaction():
             producer.send(topic, b"kept", partition=0)
     assert kafka.committed(topic) == [b"kept"]
-
-
-@pytest.mark.parametrize("call", ["commit_transaction", "abort_transaction"])
-def test_the_same_call_shares_the_outcome_and_another_one_is_refused(
-    kafka: Kafka, topic: str, call: str
-) -> None:
-    other = {"commit_transaction": "abort_transaction", "abort_transaction": "commit_transaction"}
-    with kafka.producer(proxied=True, transaction_timeout_ms=600_000) as producer:
-        producer.init_transactions(PATIENCE)
-        producer.begin_transaction()
-        producer.send(topic, b"value", partition=0).result(PATIENCE)
-        kafka.proxy.black_hole()
-        try:
-            joined = [in_thread(lambda: getattr(producer, call)(PATIENCE)) for _ in range(3)]
-            calls = calls_of(producer)
-            while calls.under_way is None or len(calls.under_way.callers) < 3:
-                tick()
-            for name in (other[call], "begin_transaction", "init_transactions"):
-                with pytest.raises(
-                    TransactionStateError, match=rf"{call}\(\) is under way; call that again"
-                ) as raised:
-                    getattr(producer, name)()
-                assert raised.value.under_way == call
-            with pytest.raises(TransactionStateError, match=r"^.*send\(\): the transaction is"):
-                producer.send(topic, b"refused")
-        finally:
-            kafka.proxy.restore()
-        for thread, ended in joined:
-            thread.join(PATIENCE)
-            assert ended == [None]
-        assert state_of(producer) == "ready"
-        stats = producer.stats()["transactions"]
-        assert stats["committed"] + stats["aborted"] == 1
-        with producer.transaction():
-            producer.send(topic, b"next", partition=0)
-    expected = [b"value", b"next"] if call == "commit_transaction" else [b"next"]
-    assert kafka.committed(topic) == expected
 
 
 def test_threads_that_initialize_at_once(kafka: Kafka, topic: str) -> None:
