@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from kafka.record.memory_records import MemoryRecords
@@ -166,6 +167,44 @@ def sent(cluster: ScriptedCluster) -> list[Sent]:
 
 def attempts(cluster: ScriptedCluster) -> int:
     return len(cluster.received("produce"))
+
+
+#: One partition of topic "t".
+ONE_PARTITION = MappingProxyType({"t": 1})
+
+
+@contextmanager
+def running(
+    brokers: int = 1,
+    topics: Mapping[str, int] = ONE_PARTITION,
+    *,
+    versions: Mapping[str, tuple[int, int]] | None = None,
+    **settings: Any,
+) -> Iterator[tuple[ScriptedCluster, Producer]]:
+    """Yield a cluster, and a producer with *settings* that is closed at the end of the block."""
+    with (
+        ScriptedCluster(brokers, topics, versions=versions) as cluster,
+        cluster.producer(**settings) as producer,
+    ):
+        yield cluster, producer
+
+
+@contextmanager
+def frozen(
+    brokers: int = 1,
+    topics: Mapping[str, int] = ONE_PARTITION,
+    *,
+    versions: Mapping[str, tuple[int, int]] | None = None,
+    auto_create: bool = False,
+    **settings: Any,
+) -> Iterator[tuple[ScriptedCluster, FakeClock, Producer]]:
+    """As running(), on a clock that stands still; the producer is aborted at the end."""
+    clock = FakeClock()
+    with (
+        ScriptedCluster(brokers, topics, versions=versions, auto_create=auto_create) as cluster,
+        ended(cluster.producer(clock=clock, **settings)) as producer,
+    ):
+        yield cluster, clock, producer
 
 
 @contextmanager

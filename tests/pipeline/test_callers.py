@@ -51,7 +51,7 @@ from pykaproducer.testing.scripted import (
 from tests._support.callers import needs_callers
 from tests._support.programs import run
 
-from .helper import FAST, SOON, Amend, log, numbers, pipeline_of
+from .helper import FAST, SOON, Amend, log, numbers, pipeline_of, running
 
 pytestmark = needs_callers
 
@@ -194,9 +194,9 @@ def test_whatever_the_broker_answers_the_outcome_is_the_same(
 
 @pytest.mark.parametrize("version", [3, 5, 7, 8, 9, 11, 12])
 def test_every_version_of_the_request(version: int) -> None:
-    with (
-        ScriptedCluster(topics={"t": 2}, versions={"produce": (3, version)}) as cluster,
-        cluster.producer(client_id="c") as p,
+    with running(topics={"t": 2}, versions={"produce": (3, version)}, client_id="c") as (
+        cluster,
+        p,
     ):
         count = warm(p, partition=1)
         found = sent_by_caller(
@@ -213,10 +213,7 @@ def test_every_version_of_the_request(version: int) -> None:
 
 @BOTH
 def test_callers_and_stages_number_the_batches_together(idempotent: bool) -> None:
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(enable_idempotence=idempotent) as p,
-    ):
+    with running(enable_idempotence=idempotent) as (cluster, p):
         count = warm(p)
         errors: list[Any] = []
         for number in range(20):
@@ -325,11 +322,7 @@ def test_half_a_response_before_the_request_is_handed_over(idempotent: bool) -> 
         assert rest.wait(SOON)
         exchange.send(framed[20:])
 
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(enable_idempotence=idempotent) as p,
-        ThreadPoolExecutor(1) as pool,
-    ):
+    with running(enable_idempotence=idempotent) as (cluster, p), ThreadPoolExecutor(1) as pool:
         count = warm(p)
         cluster.next("produce", in_halves)
         first = pool.submit(lambda: p.send("t", b"it").result(SOON))
@@ -354,10 +347,7 @@ def wait_until(true: Callable[[], bool]) -> None:
 
 @BOTH
 def test_later_messages_of_the_partition_follow_in_order(idempotent: bool) -> None:
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(enable_idempotence=idempotent) as p,
-    ):
+    with running(enable_idempotence=idempotent) as (cluster, p):
         count = warm(p)
         with waiting_caller(cluster, p) as (hold, held, _):
             later = [p.send("t", value) for value in numbers(10)]
@@ -444,10 +434,7 @@ def test_the_stages_take_over_from_a_slow_broker() -> None:
 
 @BOTH
 def test_the_broker_goes_away(idempotent: bool) -> None:
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(enable_idempotence=idempotent, **FAST) as p,
-    ):
+    with running(enable_idempotence=idempotent, **FAST) as (cluster, p):
         count = warm(p)
         with waiting_caller(cluster, p) as (_, held, _):
             cluster.stop(0)
@@ -608,8 +595,7 @@ def test_threads_that_wait_and_threads_that_do_not(idempotent: bool, partitions:
             p.send("t", b"%d %d" % (number, i), b"%d" % number)
 
     with (
-        ScriptedCluster(topics={"t": partitions}) as cluster,
-        cluster.producer(enable_idempotence=idempotent) as p,
+        running(topics={"t": partitions}, enable_idempotence=idempotent) as (cluster, p),
         ThreadPoolExecutor(threads) as pool,
     ):
         work = [pool.submit(does_not_wait if n == 3 else waits, n) for n in range(threads)]
@@ -630,11 +616,7 @@ def test_threads_with_a_partition_each_share_the_connection() -> None:
         for i in range(200):
             p.send("t", b"%d" % i, partition=number).result(SOON)
 
-    with (
-        ScriptedCluster(topics={"t": 3}) as cluster,
-        cluster.producer() as p,
-        ThreadPoolExecutor(3) as pool,
-    ):
+    with running(topics={"t": 3}) as (cluster, p), ThreadPoolExecutor(3) as pool:
         for each in [pool.submit(waits, number) for number in range(3)]:
             each.result(SOON * 4)
         for number in range(3):
@@ -718,11 +700,7 @@ def test_a_finalizer_sends_to_new_topics_while_a_flush_looks_for_callers() -> No
 
 def test_every_thread_that_waits_for_a_row_of_the_caller_is_woken() -> None:
     """One waits in an event loop, whose wake-up is Python code that a signal may interrupt."""
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer() as p,
-        ThreadPoolExecutor(2) as pool,
-    ):
+    with running() as (_, p), ThreadPoolExecutor(2) as pool:
         for _ in range(TRIES):
             count = warm(p)
             before = last_caller(p)
@@ -804,10 +782,7 @@ def test_the_time_as_a_caller_is_a_part_of_the_timeout() -> None:
 
 
 def test_a_silent_broker_blocks_the_partition_no_longer_than_without_a_caller() -> None:
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(enable_idempotence=False) as p,
-    ):
+    with running(enable_idempotence=False) as (cluster, p):
         warm(p)
         hold = Hold()
         cluster.next("produce", hold)
@@ -900,10 +875,7 @@ def test_a_partitioner_in_python_is_called_by_the_stages() -> None:
         threads.add(threading.current_thread().name)
         return everything[-1]
 
-    with (
-        ScriptedCluster(topics={"t": 3}) as cluster,
-        cluster.producer(partitioner=last) as p,
-    ):
+    with running(topics={"t": 3}, partitioner=last) as (cluster, p):
         for value in numbers(20):
             p.send("t", value).result(SOON)
         assert log(cluster, partition=2) == numbers(20)

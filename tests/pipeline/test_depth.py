@@ -16,7 +16,6 @@ from pykaproducer._machines.sequencing import Sequencer
 from pykaproducer._pipeline.attached_buffers import AttachedBuffers
 from pykaproducer._pipeline.broker import BrokerWorker
 from pykaproducer._pipeline.sealed_ahead import SealedAhead
-from pykaproducer.testing import FakeClock, ScriptedCluster
 from pykaproducer.testing.scripted import Drop, Exchange
 
 from .helper import (
@@ -25,14 +24,15 @@ from .helper import (
     Held,
     RefuseIf,
     attempts,
-    ended,
     error_of,
+    frozen,
     let_pass,
     log,
     numbers,
     offsets,
     outcome,
     pipeline_of,
+    running,
     send,
     sent,
     under_way,
@@ -62,12 +62,7 @@ def depth(in_flight: int) -> dict[str, Any]:
 def test_full_batches_go_as_far_as_the_setting_allows(in_flight: int) -> None:
     """All of one partition, while the broker answers nothing."""
     held = Held()
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        ended(
-            cluster.producer(clock=FakeClock(), batch_max_messages=1, **depth(in_flight))
-        ) as producer,
-    ):
+    with frozen(batch_max_messages=1, **depth(in_flight)) as (cluster, _, producer):
         warm_up(producer)
         cluster.next("produce", held)
         producer.send_many("t", numbers(20), partitions=[0] * 20)
@@ -80,20 +75,15 @@ def test_full_batches_go_as_far_as_the_setting_allows(in_flight: int) -> None:
 @pytest.mark.parametrize("in_flight", [1, 2, 5, 7])
 def test_without_idempotence_so_many_requests_of_different_partitions_go(in_flight: int) -> None:
     held = Held()
-    with (
-        ScriptedCluster(topics={"t": 9}) as cluster,
-        ended(
-            cluster.producer(
-                clock=FakeClock(),
-                enable_idempotence=False,
-                batch_size=10_000,
-                max_request_size=10_000,
-                # With "own", two messages of a partition may come first. One is then sealed ahead.
-                stage_threads="shared",
-                **depth(in_flight),
-            )
-        ) as producer,
-    ):
+    # With "own", two messages of a partition may come first. One is then sealed ahead.
+    with frozen(
+        topics={"t": 9},
+        enable_idempotence=False,
+        batch_size=10_000,
+        max_request_size=10_000,
+        stage_threads="shared",
+        **depth(in_flight),
+    ) as (cluster, _, producer):
         for partition in range(9):
             warm_up(producer, partition=partition)
         cluster.next("produce", held)
@@ -107,12 +97,8 @@ def test_without_idempotence_so_many_requests_of_different_partitions_go(in_flig
 
 def test_two_small_requests_go_and_a_third_a_while_later() -> None:
     """Messages that arrive in the meantime are sent together."""
-    clock = FakeClock()
     held = Held()
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        ended(cluster.producer(clock=clock)) as producer,
-    ):
+    with frozen() as (cluster, clock, producer):
         warm_up(producer)
         before = attempts(cluster)
         cluster.next("produce", held)
@@ -134,12 +120,8 @@ def test_two_small_requests_go_and_a_third_a_while_later() -> None:
 
 def test_messages_stay_in_the_open_chunk_while_no_broker_can_be_sent_more() -> None:
     """They are taken together when the window opens."""
-    clock = FakeClock()
     held = Held()
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        ended(cluster.producer(clock=clock, **depth(1))) as producer,
-    ):
+    with frozen(**depth(1)) as (cluster, _, producer):
         warm_up(producer)
         before = attempts(cluster)
         cluster.next("produce", held)
@@ -160,11 +142,7 @@ def test_messages_stay_in_the_open_chunk_while_no_broker_can_be_sent_more() -> N
 
 
 def test_messages_in_the_open_chunk_wait_for_a_connection_and_go_with_it() -> None:
-    clock = FakeClock()
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        ended(cluster.producer(clock=clock)) as producer,
-    ):
+    with frozen() as (cluster, clock, producer):
         warm_up(producer)
         cluster.stop(0)
         dispatcher = pipeline_of(producer).dispatcher
@@ -182,10 +160,7 @@ def test_messages_in_the_open_chunk_wait_for_a_connection_and_go_with_it() -> No
 
 def test_a_silent_broker_delays_no_message_for_another() -> None:
     held = Held()
-    with (
-        ScriptedCluster(2, topics={"t": 1, "other": 1}) as cluster,
-        ended(cluster.producer(clock=FakeClock(), **depth(1))) as producer,
-    ):
+    with frozen(2, topics={"t": 1, "other": 1}, **depth(1)) as (cluster, _, producer):
         cluster.move_leader("t", 0, 0)
         cluster.move_leader("other", 0, 1)
         warm_up(producer)
@@ -199,10 +174,7 @@ def test_a_silent_broker_delays_no_message_for_another() -> None:
 
 def test_a_flush_waits_for_the_window_too_and_ends() -> None:
     held = Held()
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(batch_max_messages=1, **LINGERING, **depth(2)) as producer,
-    ):
+    with running(batch_max_messages=1, **LINGERING, **depth(2)) as (cluster, producer):
         warm_up(producer)
         cluster.next("produce", held)
         send(producer, numbers(10))
@@ -268,10 +240,7 @@ class Together:
 def test_what_comes_behind_an_answer_without_sense_keeps_its_place(in_flight: int) -> None:
     """1 and 2 are answered in one piece while 3 is in flight: 2 is retried before 3."""
     first, third = Held(), Held(then=Drop())
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(batch_max_messages=1, **FAST, **depth(in_flight)) as producer,
-    ):
+    with running(batch_max_messages=1, **FAST, **depth(in_flight)) as (cluster, producer):
         warm_up(producer)
         together = Together()
         cluster.next("produce", first, together, together, third)
@@ -291,10 +260,7 @@ def test_a_batch_is_recognised_however_often_it_is_refused_behind_its_append(
     in_flight: int,
 ) -> None:
     """A broker remembers five batches: later ones must not push it out."""
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(batch_max_messages=1, **FAST, **depth(in_flight)) as producer,
-    ):
+    with running(batch_max_messages=1, **FAST, **depth(in_flight)) as (cluster, producer):
         warm_up(producer)
         refused = RefuseIf(ErrorCode.NOT_ENOUGH_REPLICAS, lambda values: values == (b"0",))
         cluster.next("produce", Drop(appended=True), *[refused] * 40)
@@ -310,10 +276,7 @@ def test_a_partition_that_is_only_sealed_ahead_follows_its_leader() -> None:
     3. The broker dies. Now partition 0 moves.
     """
     held = Held()
-    with (
-        ScriptedCluster(2, topics={"t": 2}) as cluster,
-        ended(cluster.producer(acks=1, **LINGERING_ALONE, **FAST)) as producer,
-    ):
+    with running(2, topics={"t": 2}, acks=1, **LINGERING_ALONE, **FAST) as (cluster, producer):
         for partition in (0, 1):
             cluster.move_leader("t", partition, 0)
         for partition in (0, 1):
@@ -337,12 +300,8 @@ def test_a_partition_that_is_only_sealed_ahead_follows_its_leader() -> None:
 
 def test_a_batch_sealed_ahead_keeps_its_sequence_numbers_at_the_next_leader() -> None:
     held = Held()
-    with (
-        ScriptedCluster(2, topics={"t": 2}) as cluster,
-        ended(
-            cluster.producer(batch_max_messages=2, linger_ms=200, **depth(1), **FAST)
-        ) as producer,
-    ):
+    settings = {"batch_max_messages": 2, "linger_ms": 200, **depth(1), **FAST}
+    with running(2, topics={"t": 2}, **settings) as (cluster, producer):
         for partition in (0, 1):
             cluster.move_leader("t", partition, 0)
         for partition in (0, 1):
@@ -382,10 +341,7 @@ class HeldAfterAppend(Held):
 def test_after_the_last_response_what_is_sealed_ahead_goes_to_the_next_leader() -> None:
     """It is not sent to a broker that is known to reject it."""
     held = HeldAfterAppend()
-    with (
-        ScriptedCluster(2, topics={"t": 1}) as cluster,
-        ended(cluster.producer(**LINGERING_ALONE, **FAST)) as producer,
-    ):
+    with running(2, **LINGERING_ALONE, **FAST) as (cluster, producer):
         warm_up(producer)
         cluster.next("produce", held, broker=0)
         deliveries = send(producer, [b"in flight"])
@@ -423,7 +379,7 @@ def test_a_buffer_is_released_only_if_all_its_batches_are_sealed_ahead() -> None
 
 def test_a_topic_may_rest_while_its_expired_messages_are_being_written() -> None:
     """With acks=0 the last written byte returns the chaser, as a response does otherwise."""
-    clock, held = FakeClock(), Held()
+    held = Held()
     settings: dict[str, Any] = {"acks": 0, "linger_ms": 100, "metadata_max_idle_ms": 5_000}
     settings |= {"request_timeout_ms": 600_000, "delivery_timeout_ms": 900_000}
     settings |= {"max_request_size": 4_000_000, "batch_size": 4_000_000}
@@ -436,9 +392,10 @@ def test_a_topic_may_rest_while_its_expired_messages_are_being_written() -> None
 
         until(jumped)
 
-    with (
-        ScriptedCluster(topics={"t": 1, "u": 1, "v": 1}) as cluster,
-        ended(cluster.producer(clock=clock, send_buffer_bytes=1 << 16, **settings)) as producer,
+    with frozen(topics={"t": 1, "u": 1, "v": 1}, send_buffer_bytes=1 << 16, **settings) as (
+        cluster,
+        clock,
+        producer,
     ):
         first = [send(producer, [b"first"], topic=topic)[0] for topic in ("t", "u", "v")]
         jump_until(lambda: all(delivery.done() for delivery in first))

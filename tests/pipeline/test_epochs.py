@@ -9,7 +9,7 @@ from kafka.errors import ClusterAuthorizationFailedError
 
 from pykaproducer import Delivery, DeliveryTimeoutError, Producer, Status
 from pykaproducer._errors.codes import ErrorCode
-from pykaproducer.testing import FakeClock, ScriptedCluster
+from pykaproducer.testing import ScriptedCluster
 from pykaproducer.testing._messages import InitProducerIdRequest
 from pykaproducer.testing.scripted import Drop, Refuse
 
@@ -23,14 +23,15 @@ from .helper import (
     attempts,
     backs_off,
     came,
-    ended,
     error_of,
+    frozen,
     let_pass,
     log,
     numbers,
     offsets,
     outcomes,
     pipeline_of,
+    running,
     send,
     sent,
     until,
@@ -77,10 +78,7 @@ def send_later(producer: Producer, values: list[bytes], partition: int = 0) -> l
 @pytest.mark.parametrize("code", NEW_EPOCH, **names)
 def test_numbers_that_are_refused_with_nothing_older_under_way(code: ErrorCode) -> None:
     """The batch is retried under the next epoch, from sequence 0; retries=1, three times."""
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(retries=1, **PAIRS) as producer,
-    ):
+    with running(retries=1, **PAIRS) as (cluster, producer):
         offsets(send(producer, numbers(2)))
         cluster.next("produce", *[Refuse(code)] * 3)
         assert offsets(send(producer, numbers(2, 2))) == [2, 3]
@@ -93,10 +91,7 @@ def test_numbers_that_are_refused_with_nothing_older_under_way(code: ErrorCode) 
 
 @pytest.mark.parametrize("code", NEW_ID, **names)
 def test_an_epoch_that_is_refused_takes_a_new_producer_id(code: ErrorCode) -> None:
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(retries=1, **PAIRS) as producer,
-    ):
+    with running(retries=1, **PAIRS) as (cluster, producer):
         offsets(send(producer, numbers(2)))
         cluster.next("produce", *[Refuse(code)] * 2)
         assert offsets(send(producer, numbers(2, 2))) == [2, 3]
@@ -109,10 +104,7 @@ def test_an_epoch_that_is_refused_takes_a_new_producer_id(code: ErrorCode) -> No
 @pytest.mark.parametrize("code", [*NEW_EPOCH, *NEW_ID], **names)
 def test_what_was_under_way_behind_it_goes_again_behind_it(code: ErrorCode) -> None:
     held = Held(then=Refuse(code))
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(retries=1, **PAIRS) as producer,
-    ):
+    with running(retries=1, **PAIRS) as (cluster, producer):
         offsets(send(producer, numbers(2)))
         cluster.next("produce", held)
         deliveries = send(producer, numbers(20, 2))
@@ -130,10 +122,7 @@ def test_a_batch_that_may_be_in_the_log_is_not_sealed_again(
     code: ErrorCode, appended: bool
 ) -> None:
     """Its connection was closed before the answer; then its numbers are rejected."""
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(retries=1, **PAIRS) as producer,
-    ):
+    with running(retries=1, **PAIRS) as (cluster, producer):
         offsets(send(producer, numbers(2)))
         cluster.next("produce", Drop(appended=appended), Refuse(code))
         deliveries = send(producer, numbers(2, 2))
@@ -150,10 +139,7 @@ def test_a_batch_that_may_be_in_the_log_is_not_sealed_again(
 
 @pytest.mark.parametrize("code", [*NEW_EPOCH, *NEW_ID], **names)
 def test_without_idempotence_an_answer_about_sequence_numbers_is_final(code: ErrorCode) -> None:
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(enable_idempotence=False, **PAIRS) as producer,
-    ):
+    with running(enable_idempotence=False, **PAIRS) as (cluster, producer):
         cluster.next("produce", Refuse(code))
         errors = [error_of(delivery) for delivery in send(producer, numbers(2))]
         assert {error.code for error in errors} == {code}
@@ -161,10 +147,7 @@ def test_without_idempotence_an_answer_about_sequence_numbers_is_final(code: Err
 
 
 def test_an_epoch_is_one_partition_s_own() -> None:
-    with (
-        ScriptedCluster(topics={"t": 2}) as cluster,
-        cluster.producer(retries=1, **PAIRS) as producer,
-    ):
+    with running(topics={"t": 2}, retries=1, **PAIRS) as (cluster, producer):
         for partition in range(2):
             offsets(send(producer, numbers(2), partition=partition))
         cluster.next("produce", Refuse(ErrorCode.UNKNOWN_PRODUCER_ID, only=[("t", 0)]))
@@ -180,10 +163,7 @@ def test_an_epoch_is_one_partition_s_own() -> None:
 )
 def test_behind_a_batch_that_has_failed_comes_a_new_epoch(code: ErrorCode) -> None:
     """Its numbers are a gap in the log: the next batch would be out of order forever."""
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(retries=1, **PAIRS) as producer,
-    ):
+    with running(retries=1, **PAIRS) as (cluster, producer):
         offsets(send(producer, numbers(2)))
         cluster.next("produce", RefuseIf(code, lambda values: b"2" in values))
         deliveries = send(producer, numbers(20, 2))
@@ -200,9 +180,9 @@ def test_a_new_epoch_waits_for_the_answers_of_the_old_one() -> None:
     3. If it were sent before the answer, the answer to its first attempt might be "delivered".
     """
     first, second = Held(then=Refuse(ErrorCode.INVALID_RECORD)), Held()
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(retries=1, max_in_flight_requests_per_connection=5, **PAIRS) as producer,
+    with running(retries=1, max_in_flight_requests_per_connection=5, **PAIRS) as (
+        cluster,
+        producer,
     ):
         offsets(send(producer, numbers(2)))
         cluster.next("produce", first, second)
@@ -224,10 +204,7 @@ def test_after_the_last_epoch_comes_a_new_producer_id() -> None:
     def nearly_spent(answer: Any) -> None:
         answer.producer_epoch = 2**15 - 3
 
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(retries=1, **PAIRS) as producer,
-    ):
+    with running(retries=1, **PAIRS) as (cluster, producer):
         cluster.next("init_producer_id", Amend(nearly_spent))
         offsets(send(producer, numbers(2)))
         for start in (2, 4, 6):
@@ -243,10 +220,7 @@ def test_after_the_last_epoch_comes_a_new_producer_id() -> None:
 
 
 def test_sequence_numbers_start_again_behind_the_last() -> None:
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(retries=1, **PAIRS) as producer,
-    ):
+    with running(retries=1, **PAIRS) as (cluster, producer):
         offsets(send(producer, numbers(2)))
         worker = next(stage for stage in producer._pipeline.stages if hasattr(stage, "_sequencer"))
         # As after two thousand million messages; the broker has seen them, too.
@@ -261,11 +235,7 @@ def test_sequence_numbers_start_again_behind_the_last() -> None:
 
 @pytest.mark.parametrize("code", [*NEW_EPOCH, *NEW_ID], **names)
 def test_one_that_is_refused_for_ever_expires(code: ErrorCode) -> None:
-    clock = FakeClock()
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        ended(cluster.producer(clock=clock, retries=1, delivery_timeout_ms=8_000)) as producer,
-    ):
+    with frozen(retries=1, delivery_timeout_ms=8_000) as (cluster, clock, producer):
         warm_up(producer)
         cluster.next("produce", Refuse(code))
         (delivery,) = send(producer, [b"value"])
@@ -286,11 +256,7 @@ def test_an_expired_batch_that_was_written_is_a_gap_too() -> None:
     3. B is delivered: after A if A was appended, and in A's place if not.
     """
     for appended in (True, False):
-        clock = FakeClock()
-        with (
-            ScriptedCluster(topics={"t": 1}) as cluster,
-            ended(cluster.producer(clock=clock)) as producer,
-        ):
+        with frozen() as (cluster, clock, producer):
             warm_up(producer)
             held = Held(then=Drop(appended=appended))
             cluster.next("produce", held)
@@ -323,20 +289,14 @@ def test_an_expired_batch_that_was_written_is_a_gap_too() -> None:
     **names,
 )
 def test_no_producer_id_yet(code: ErrorCode) -> None:
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(retries=1, **FAST) as producer,
-    ):
+    with running(retries=1, **FAST) as (cluster, producer):
         cluster.next("init_producer_id", *[Refuse(code)] * 3)
         assert offsets(send(producer, numbers(3))) == [0, 1, 2]
         assert len(cluster.received("init_producer_id")) == 4
 
 
 def test_the_connection_that_the_producer_id_is_asked_for_over_is_lost() -> None:
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(retries=1, **FAST) as producer,
-    ):
+    with running(retries=1, **FAST) as (cluster, producer):
         cluster.next("init_producer_id", *[Drop()] * 3)
         assert offsets(send(producer, numbers(3))) == [0, 1, 2]
 
@@ -345,11 +305,7 @@ def test_a_cluster_that_does_not_allow_idempotence_says_what_to_set(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """It fails at once. An ACL that is granted later applies to later messages."""
-    clock = FakeClock()
-    with (
-        ScriptedCluster(topics={"t": 2}) as cluster,
-        ended(cluster.producer(clock=clock, linger_ms=10)) as producer,
-    ):
+    with frozen(topics={"t": 2}, linger_ms=10) as (cluster, clock, producer):
         cluster.next("init_producer_id", Refuse(ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
         refused = producer.send_many("t", numbers(6), partitions=[0, 0, 0, 1, 1, 1])
         brokers = pipeline_of(producer).brokers
@@ -370,11 +326,7 @@ def test_a_cluster_that_does_not_allow_idempotence_says_what_to_set(
 
 
 def test_a_broker_that_gives_no_producer_id_is_named_and_keeps_its_connection() -> None:
-    clock = FakeClock()
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        ended(cluster.producer(clock=clock, delivery_timeout_ms=8_000)) as producer,
-    ):
+    with frozen(delivery_timeout_ms=8_000) as (cluster, clock, producer):
         del cluster._state.versions[InitProducerIdRequest]
         (delivery,) = send(producer, [b"value"])
         backs_off(clock)
@@ -392,11 +344,7 @@ def test_metadata_leaves_a_broker_alone_that_throttles_it() -> None:
     def throttle(answer: Any) -> None:
         answer.throttle_time_ms = 700
 
-    clock = FakeClock()
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        ended(cluster.producer(clock=clock)) as producer,
-    ):
+    with frozen() as (cluster, clock, producer):
         cluster.next("metadata", Amend(throttle))
         deliveries = send(producer, [b"value"])
         waits_for(clock, 0.7)

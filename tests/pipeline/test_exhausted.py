@@ -26,12 +26,13 @@ from .helper import (
     Told,
     backs_off,
     came,
-    ended,
     error_of,
+    frozen,
     let_pass,
     log,
     offsets,
     outcome,
+    running,
     send,
     warm_up,
 )
@@ -111,8 +112,7 @@ def to_the_first(key: bytes | None, everything: list[int], available: list[int])
 def test_each_stage_gets_its_thread_later(limit: Threads, stage: str) -> None:
     """Only a callback waits for the message: the other stages start the missing thread."""
     with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(partitioner=to_the_first, **FAST) as producer,
+        running(partitioner=to_the_first, **FAST) as (cluster, producer),
         callback() as (called, report),
     ):
         cluster.next("produce", Refuse(ErrorCode.NOT_ENOUGH_REPLICAS))
@@ -129,11 +129,7 @@ def test_each_stage_gets_its_thread_later(limit: Threads, stage: str) -> None:
 def test_a_message_is_delivered_if_only_the_metadata_thread_could_be_started(
     limit: Threads,
 ) -> None:
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(**FAST) as producer,
-        callback() as (called, report),
-    ):
+    with running(**FAST) as (_, producer), callback() as (called, report):
         producer.connect()
         limit.refuse(5, "-dispatcher")
         producer.send("t", b"value", on_delivery=report)
@@ -142,7 +138,7 @@ def test_a_message_is_delivered_if_only_the_metadata_thread_could_be_started(
 
 @pytest.mark.parametrize("waits", ["result", "flush", "send", "partitions_for", "close"])
 def test_without_any_thread_the_next_call_starts_them(limit: Threads, waits: str) -> None:
-    with ScriptedCluster(topics={"t": 1}) as cluster, cluster.producer(**FAST) as producer:
+    with running(**FAST) as (cluster, producer):
         limit.refuse(ALWAYS)
         first = [producer.send("t", b"%d" % number) for number in range(3)]
         assert all(name.endswith("-dispatcher") for name in limit.refused)
@@ -163,10 +159,7 @@ def test_without_any_thread_the_next_call_starts_them(limit: Threads, waits: str
 
 
 def test_a_full_buffer_waits_for_the_thread_that_empties_it(limit: Threads) -> None:
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(buffer_memory=1000, max_block_ms=1000 * SOON, **FAST) as producer,
-    ):
+    with running(buffer_memory=1000, max_block_ms=1000 * SOON, **FAST) as (_, producer):
         limit.refuse(4)
         first = producer.send("t", bytes(800))
         second = producer.send("t", bytes(800))
@@ -174,10 +167,7 @@ def test_a_full_buffer_waits_for_the_thread_that_empties_it(limit: Threads) -> N
 
 
 def test_a_full_buffer_beside_missing_threads_is_reported_in_time(limit: Threads) -> None:
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        ended(cluster.producer(buffer_memory=1000, max_block_ms=250, **FAST)) as producer,
-    ):
+    with running(buffer_memory=1000, max_block_ms=250, **FAST) as (_, producer):
         limit.refuse(ALWAYS)
         producer.send("t", bytes(800))
         with pytest.raises(BufferFullError):
@@ -187,11 +177,7 @@ def test_a_full_buffer_beside_missing_threads_is_reported_in_time(limit: Threads
 
 def test_messages_expire_while_threads_are_refused(limit: Threads) -> None:
     """The dispatcher cannot be started until after the deadline: nothing waits forever."""
-    clock = FakeClock()
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        ended(cluster.producer(clock=clock, delivery_timeout_ms=5_000)) as producer,
-    ):
+    with frozen(delivery_timeout_ms=5_000) as (cluster, clock, producer):
         limit.refuse(ALWAYS)
         delivery = producer.send("t", b"value")
         clock.jump(6)
@@ -203,7 +189,7 @@ def test_messages_expire_while_threads_are_refused(limit: Threads) -> None:
 
 def test_many_messages_beside_a_refused_thread_are_announced_once(limit: Threads) -> None:
     """The inbox of a stage without a thread does not grow with each message."""
-    with ScriptedCluster(topics={"t": 1}) as cluster, cluster.producer(**FAST) as producer:
+    with running(**FAST) as (_, producer):
         limit.refuse(ALWAYS)
         deliveries = [producer.send("t", b"%d" % number) for number in range(100)]
         pipeline: Any = producer._pipeline
@@ -330,17 +316,14 @@ def files(monkeypatch: pytest.MonkeyPatch) -> Descriptors:
 @pytest.mark.parametrize("refusals", [1, 2, 7])
 def test_a_producer_waits_for_file_descriptors(files: Descriptors, refusals: int) -> None:
     files.left = refusals
-    with ScriptedCluster(topics={"t": 1}) as cluster, cluster.producer(**FAST) as producer:
+    with running(**FAST) as (_, producer):
         assert offsets(send(producer, [b"one", b"two"])) == [0, 1]
         assert files.refused == refusals
 
 
 def test_a_new_broker_waits_for_file_descriptors(files: Descriptors) -> None:
     """The leader moves to a broker that was not used before, and the process is at its limit."""
-    with (
-        ScriptedCluster(2, topics={"t": 1}) as cluster,
-        cluster.producer(**FAST) as producer,
-    ):
+    with running(2, **FAST) as (cluster, producer):
         warm_up(producer)
         files.left = 3
         cluster.move_leader("t", 0, 1)
@@ -349,11 +332,7 @@ def test_a_new_broker_waits_for_file_descriptors(files: Descriptors) -> None:
 
 
 def test_messages_expire_without_file_descriptors(files: Descriptors) -> None:
-    clock = FakeClock()
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        ended(cluster.producer(clock=clock, delivery_timeout_ms=5_000)) as producer,
-    ):
+    with frozen(delivery_timeout_ms=5_000) as (_, clock, producer):
         files.left = ALWAYS
         delivery = producer.send("t", b"value")
         backs_off(clock)

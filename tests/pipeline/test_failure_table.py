@@ -33,13 +33,14 @@ from .helper import (
     attempts,
     backs_off,
     came,
-    ended,
     error_of,
+    frozen,
     log,
     numbers,
     offsets,
     outcome,
     outcomes,
+    running,
     send,
     sent,
     warm_up,
@@ -126,10 +127,7 @@ UNCOUNTED: list[tuple[str, Callable[[], list[Fault]]]] = [
 def test_what_does_not_count_as_a_retry_goes_again_until_it_works(
     name: str, faults: Callable[[], list[Fault]], idempotent: bool
 ) -> None:
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(enable_idempotence=idempotent, retries=1, **FAST) as producer,
-    ):
+    with running(enable_idempotence=idempotent, retries=1, **FAST) as (cluster, producer):
         warm_up(producer)
         asked = len(cluster.received("metadata"))
         cluster.next("produce", *faults())
@@ -145,10 +143,7 @@ def test_what_does_not_count_as_a_retry_goes_again_until_it_works(
 @pytest.mark.parametrize("attempt", ["dropped", "refused"])
 def test_each_attempt_is_one_request(attempt: str, idempotent: bool) -> None:
     fault = Drop() if attempt == "dropped" else Refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(enable_idempotence=idempotent, retries=1, **FAST) as producer,
-    ):
+    with running(enable_idempotence=idempotent, retries=1, **FAST) as (cluster, producer):
         cluster.next("produce", *[fault] * 4)
         assert offsets(send(producer, [b"value"])) == [0]
         assert attempts(cluster) == 5
@@ -156,10 +151,7 @@ def test_each_attempt_is_one_request(attempt: str, idempotent: bool) -> None:
 
 def test_a_connection_closed_behind_the_append_doubles_nothing() -> None:
     """The batch is retried unchanged, and the broker recognises it by its sequence numbers."""
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(retries=1, **FAST) as producer,
-    ):
+    with running(retries=1, **FAST) as (cluster, producer):
         warm_up(producer)
         cluster.next("produce", *[Drop(appended=True)] * 3)
         deliveries = send(producer, [b"value"])
@@ -170,12 +162,9 @@ def test_a_connection_closed_behind_the_append_doubles_nothing() -> None:
 
 
 def test_without_idempotence_it_may_be_there_twice_but_in_order() -> None:
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(
-            enable_idempotence=False, retries=1, batch_max_messages=2, **LINGERING, **FAST
-        ) as producer,
-    ):
+    with running(
+        enable_idempotence=False, retries=1, batch_max_messages=2, **LINGERING, **FAST
+    ) as (cluster, producer):
         cluster.next("produce", Drop(appended=True))
         deliveries = send(producer, numbers(4))
         assert offsets(deliveries) == [2, 3, 4, 5]
@@ -190,12 +179,9 @@ def test_without_idempotence_it_may_be_there_twice_but_in_order() -> None:
 def test_a_temporary_error_goes_again_as_often_as_retries_says(
     code: ErrorCode, idempotent: bool
 ) -> None:
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(
-            enable_idempotence=idempotent, retries=2, batch_max_messages=5, **LINGERING, **FAST
-        ) as producer,
-    ):
+    with running(
+        enable_idempotence=idempotent, retries=2, batch_max_messages=5, **LINGERING, **FAST
+    ) as (cluster, producer):
         cluster.next("produce", Refuse(code), Refuse(code))
         assert offsets(send(producer, numbers(5))) == list(range(5))
         assert attempts(cluster) == 3
@@ -209,12 +195,9 @@ def test_a_temporary_error_goes_again_as_often_as_retries_says(
 def test_when_the_retries_are_used_up_the_broker_s_error_is_the_outcome(
     code: ErrorCode, status: Status, idempotent: bool
 ) -> None:
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(
-            enable_idempotence=idempotent, retries=2, batch_max_messages=5, **LINGERING, **FAST
-        ) as producer,
-    ):
+    with running(
+        enable_idempotence=idempotent, retries=2, batch_max_messages=5, **LINGERING, **FAST
+    ) as (cluster, producer):
         cluster.next("produce", *[Refuse(code)] * 3)
         deliveries = send(producer, numbers(10))
         errors = [error_of(delivery) for delivery in deliveries[:5]]
@@ -233,10 +216,7 @@ def test_when_the_retries_are_used_up_the_broker_s_error_is_the_outcome(
 
 
 def test_retries_0_is_one_attempt() -> None:
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(enable_idempotence=False, retries=0, **FAST) as producer,
-    ):
+    with running(enable_idempotence=False, retries=0, **FAST) as (cluster, producer):
         cluster.next("produce", Refuse(ErrorCode.NOT_ENOUGH_REPLICAS))
         (delivery,) = send(producer, [b"value"])
         assert isinstance(error_of(delivery), kafka_errors.NotEnoughReplicasError)
@@ -247,10 +227,7 @@ def test_retries_0_is_one_attempt() -> None:
 
 
 def test_a_duplicate_is_delivered() -> None:
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(**FAST) as producer,
-    ):
+    with running(**FAST) as (cluster, producer):
         warm_up(producer)
         cluster.next("produce", Refuse(ErrorCode.DUPLICATE_SEQUENCE_NUMBER, appended=True))
         (delivery,) = send(producer, [b"value"])
@@ -264,10 +241,7 @@ def test_a_duplicate_is_delivered() -> None:
 def test_out_of_order_behind_an_older_batch_goes_again_as_it_was() -> None:
     """Batch 2 of 3 fails; batch 3, which was in flight, is rejected and waits for it: retries=1."""
     held = Held(then=Refuse(ErrorCode.NOT_ENOUGH_REPLICAS))
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(retries=1, batch_max_messages=2, linger_ms=60_000, **FAST) as producer,
-    ):
+    with running(retries=1, batch_max_messages=2, linger_ms=60_000, **FAST) as (cluster, producer):
         offsets(send(producer, numbers(2)))
         cluster.next("produce", held)
         deliveries = send(producer, numbers(4, 2))
@@ -293,12 +267,9 @@ def test_out_of_order_behind_an_older_batch_goes_again_as_it_was() -> None:
 def test_a_batch_that_is_too_large_is_split_until_it_fits(
     code: ErrorCode, idempotent: bool
 ) -> None:
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(
-            enable_idempotence=idempotent, retries=1, batch_max_messages=16, **LINGERING, **FAST
-        ) as producer,
-    ):
+    with running(
+        enable_idempotence=idempotent, retries=1, batch_max_messages=16, **LINGERING, **FAST
+    ) as (cluster, producer):
         cluster.next("produce", *[RefuseIf(code, lambda values: len(values) > 3)] * 50)
         deliveries = send(producer, numbers(32))
         assert offsets(deliveries) == list(range(32))
@@ -308,12 +279,9 @@ def test_a_batch_that_is_too_large_is_split_until_it_fits(
 
 @BOTH
 def test_a_single_message_that_is_too_large_fails_alone(idempotent: bool) -> None:
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(
-            enable_idempotence=idempotent, retries=1, batch_max_messages=4, **LINGERING, **FAST
-        ) as producer,
-    ):
+    with running(
+        enable_idempotence=idempotent, retries=1, batch_max_messages=4, **LINGERING, **FAST
+    ) as (cluster, producer):
         large = RefuseIf(ErrorCode.MESSAGE_TOO_LARGE, lambda values: b"2" in values)
         cluster.next("produce", *[large] * 50)
         deliveries = send(producer, numbers(4))
@@ -333,11 +301,9 @@ def test_a_single_message_that_is_too_large_fails_alone(idempotent: bool) -> Non
 def test_what_no_waiting_mends_fails_at_once(
     code: ErrorCode, advice: str, idempotent: bool
 ) -> None:
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(
-            enable_idempotence=idempotent, batch_max_messages=3, **LINGERING, **FAST
-        ) as producer,
+    with running(enable_idempotence=idempotent, batch_max_messages=3, **LINGERING, **FAST) as (
+        cluster,
+        producer,
     ):
         cluster.next("produce", Refuse(code))
         deliveries = send(producer, numbers(6))
@@ -363,10 +329,7 @@ def test_what_no_waiting_mends_fails_at_once(
 def test_what_nobody_knows_the_meaning_of_fails_as_possibly_persisted(
     code: int, idempotent: bool
 ) -> None:
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(enable_idempotence=idempotent, **FAST) as producer,
-    ):
+    with running(enable_idempotence=idempotent, **FAST) as (cluster, producer):
         cluster.next("produce", Refuse(code, appended=True))
         (delivery,) = send(producer, [b"value"])
         error = error_of(delivery)
@@ -378,11 +341,8 @@ def test_what_nobody_knows_the_meaning_of_fails_as_possibly_persisted(
 
 
 def test_a_refused_partition_does_not_harm_the_others_of_its_request() -> None:
-    with (
-        ScriptedCluster(topics={"t": 3}) as cluster,
-        cluster.producer(**LINGERING, **FAST) as producer,
-    ):
-        # They may arrive in several requests.
+    # They may arrive in several requests.
+    with running(topics={"t": 3}, **LINGERING, **FAST) as (cluster, producer):
         cluster.next("produce", *[Refuse(ErrorCode.INVALID_RECORD, only=[("t", 1)])] * 3)
         deliveries = [send(producer, [b"value"], partition=i)[0] for i in range(3)]
         with pytest.raises(DeliveryFailures):
@@ -401,10 +361,7 @@ def test_a_refused_partition_does_not_harm_the_others_of_its_request() -> None:
     ids=["INVALID_TOPIC_EXCEPTION", "TOPIC_AUTHORIZATION_FAILED"],
 )
 def test_a_topic_that_the_metadata_refuses_fails_at_once(code: ErrorCode, advice: str) -> None:
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(**FAST) as producer,
-    ):
+    with running(**FAST) as (cluster, producer):
         cluster.next("metadata", Refuse(code))
         error = error_of(producer.send("t", b"value"))
         assert (error.code, error.status, error.partition) == (code, Status.NOT_PERSISTED, None)
@@ -439,10 +396,7 @@ DOUBTS: list[tuple[str, list[Fault], Status]] = [
 def test_an_attempt_that_may_have_been_appended_sticks_to_the_message(
     name: str, faults: list[Fault], status: Status, idempotent: bool
 ) -> None:
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(enable_idempotence=idempotent, **FAST) as producer,
-    ):
+    with running(enable_idempotence=idempotent, **FAST) as (cluster, producer):
         warm_up(producer)
         cluster.next("produce", *faults, Refuse(ErrorCode.TOPIC_AUTHORIZATION_FAILED))
         error = error_of(send(producer, [b"value"])[0])
@@ -595,17 +549,10 @@ def test_what_expires_says_why_and_whether_it_may_be_in_the_log(
     name: str, idempotent: bool
 ) -> None:
     arrange, status, reason = EXPIRING[name]
-    clock = FakeClock()
-    with (
-        ScriptedCluster(2, topics={"t": 1}) as cluster,
-        ended(
-            cluster.producer(
-                clock=clock,
-                enable_idempotence=idempotent,
-                retries=1,
-                delivery_timeout_ms=8_000,
-            )
-        ) as producer,
+    with frozen(2, enable_idempotence=idempotent, retries=1, delivery_timeout_ms=8_000) as (
+        cluster,
+        clock,
+        producer,
     ):
         delivery = arrange(cluster, clock, lambda: send(producer, [b"value"])[0])
         clock.jump(8.1)
@@ -623,10 +570,7 @@ def test_what_expires_says_why_and_whether_it_may_be_in_the_log(
 
 
 def test_without_acks_a_message_is_settled_when_it_is_written() -> None:
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(acks=0, **FAST) as producer,
-    ):
+    with running(acks=0, **FAST) as (cluster, producer):
         held = Held()
         cluster.next("produce", held)
         (delivery,) = send(producer, [b"value"])
@@ -641,10 +585,7 @@ def test_without_acks_a_message_is_settled_when_it_is_written() -> None:
 
 
 def test_without_acks_what_was_not_written_waits_and_goes_again() -> None:
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(acks=0, **FAST) as producer,
-    ):
+    with running(acks=0, **FAST) as (cluster, producer):
         cluster.stop(0)
         deliveries = send(producer, numbers(10))
         cluster.start(0)
@@ -655,11 +596,7 @@ def test_without_acks_what_was_not_written_waits_and_goes_again() -> None:
 
 
 def test_without_acks_a_deadline_holds_as_ever() -> None:
-    clock = FakeClock()
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        ended(cluster.producer(clock=clock, acks=0, delivery_timeout_ms=5_000)) as producer,
-    ):
+    with frozen(acks=0, delivery_timeout_ms=5_000) as (cluster, clock, producer):
         cluster.stop(0)
         (delivery,) = send(producer, [b"value"])
         backs_off(clock)

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from pykaproducer import DeliveryTimeoutError, Producer, Status
-from pykaproducer.testing import FakeClock, ScriptedCluster
+from pykaproducer import DeliveryTimeoutError, Status
 from pykaproducer.testing.scripted import (
     Exchange,
     Mangle,
@@ -35,12 +34,13 @@ from .helper import (
     attempts,
     backs_off,
     came,
-    ended,
     error_of,
+    frozen,
     let_pass,
     log,
     numbers,
     offsets,
+    running,
     send,
     sent,
     warm_up,
@@ -100,7 +100,7 @@ def test_an_answer_to_produce_that_makes_no_sense(
     mangle: Mangle, told: str, idempotent: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, logger="pykaproducer")
-    with producing(enable_idempotence=idempotent, retries=1) as (cluster, producer):
+    with running(enable_idempotence=idempotent, retries=1, **FAST) as (cluster, producer):
         warm_up(producer)
         cluster.next("produce", *[mangle] * 3)
         (delivery,) = send(producer, [b"value"])
@@ -121,7 +121,7 @@ def test_an_answer_to_produce_that_makes_no_sense(
 def test_an_answer_to_metadata_s_requests_that_makes_no_sense(
     api: str, mangle: Mangle, told: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with producing(retries=1) as (cluster, producer):
+    with running(retries=1, **FAST) as (cluster, producer):
         cluster.next(api, *[mangle] * 3)
         assert offsets(send(producer, numbers(3))) == [0, 1, 2]
         assert log(cluster) == numbers(3)
@@ -135,7 +135,7 @@ def test_an_answer_to_metadata_s_requests_that_makes_no_sense(
 @mangles
 def test_a_handshake_that_makes_no_sense(mangle: Mangle, told: str) -> None:
     """The bytes arrive on Metadata's connection and on the Bridge's, in either order."""
-    with producing(retries=1) as (cluster, producer):
+    with running(retries=1, **FAST) as (cluster, producer):
         cluster.next("api_versions", *[mangle] * 6)
         assert offsets(send(producer, numbers(3))) == [0, 1, 2]
         assert log(cluster) == numbers(3)
@@ -143,7 +143,7 @@ def test_a_handshake_that_makes_no_sense(mangle: Mangle, told: str) -> None:
 
 def test_an_answer_that_nobody_asked_for_costs_only_the_connection() -> None:
     """The first of the two is the answer; no request waits for the second."""
-    with producing(retries=1) as (cluster, producer):
+    with running(retries=1, **FAST) as (cluster, producer):
         warm_up(producer)
         cluster.next("produce", *[Mangle(twice)] * 3)
         for number in range(1, 6):
@@ -154,7 +154,7 @@ def test_an_answer_that_nobody_asked_for_costs_only_the_connection() -> None:
 def test_no_memory_is_taken_for_a_length_that_cannot_be() -> None:
     tracemalloc.start()
     try:
-        with producing(retries=1) as (cluster, producer):
+        with running(retries=1, **FAST) as (cluster, producer):
             warm_up(producer)
             cluster.next("produce", *[Mangle(huge_length)] * 3)
             offsets(send(producer, [b"value"]))
@@ -166,11 +166,7 @@ def test_no_memory_is_taken_for_a_length_that_cannot_be() -> None:
 
 def test_a_length_within_bounds_that_never_comes_ends_with_the_request() -> None:
     """Half of the frame arrives, the rest does not: request_timeout_ms applies."""
-    clock = FakeClock()
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        ended(cluster.producer(clock=clock, request_timeout_ms=10_000)) as producer,
-    ):
+    with frozen(request_timeout_ms=10_000) as (cluster, clock, producer):
         warm_up(producer)
         cluster.next("produce", Mangle(cut_short))
         (delivery,) = send(producer, [b"value"])
@@ -204,7 +200,7 @@ def nothing(answer: Any) -> None:
 @BOTH
 @pytest.mark.parametrize("change", [other_partition, other_topic, nothing])
 def test_an_answer_about_something_else(change: Callable[[Any], None], idempotent: bool) -> None:
-    with producing(enable_idempotence=idempotent, retries=1) as (cluster, producer):
+    with running(enable_idempotence=idempotent, retries=1, **FAST) as (cluster, producer):
         warm_up(producer)
         cluster.next("produce", *[Amend(change)] * 3)
         assert offsets(send(producer, [b"value"])) == [1 if idempotent else 4]
@@ -212,7 +208,7 @@ def test_an_answer_about_something_else(change: Callable[[Any], None], idempoten
 
 
 def test_a_missing_partition_sends_the_whole_request_again_and_doubles_nothing() -> None:
-    with producing(partitions=2, linger_ms=60_000) as (cluster, producer):
+    with running(topics={"t": 2}, linger_ms=60_000, **FAST) as (cluster, producer):
         cluster.next("produce", Omit("t", 1, appended=True))
         both = [send(producer, [b"value"], partition=i)[0] for i in range(2)]
         producer.flush(SOON)
@@ -231,18 +227,14 @@ def test_a_missing_partition_sends_the_whole_request_again_and_doubles_nothing()
     ids=["no brokers", "an unknown leader", "a negative leader"],
 )
 def test_metadata_that_says_strange_things_is_asked_for_again(change: Any) -> None:
-    with producing() as (cluster, producer):
+    with running(**FAST) as (cluster, producer):
         cluster.next("metadata", *[Amend(change)] * 3)
         assert offsets(send(producer, numbers(3))) == [0, 1, 2]
         assert log(cluster) == numbers(3)
 
 
 def test_garbage_without_end_ends_at_the_deadline() -> None:
-    clock = FakeClock()
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        ended(cluster.producer(clock=clock, delivery_timeout_ms=8_000)) as producer,
-    ):
+    with frozen(delivery_timeout_ms=8_000) as (cluster, clock, producer):
         cluster.next("produce", *[Mangle(garbage)] * 99)
         (delivery,) = send(producer, [b"value"])
         came(cluster, "produce", 1)
@@ -256,7 +248,7 @@ def test_garbage_without_end_ends_at_the_deadline() -> None:
 
 def test_what_was_answered_in_front_of_the_garbage_is_delivered() -> None:
     """Two requests are in flight; the answer to the first is good."""
-    with producing(batch_max_messages=1, linger_ms=60_000, retries=1) as (cluster, producer):
+    with running(batch_max_messages=1, linger_ms=60_000, retries=1, **FAST) as (cluster, producer):
         warm_up(producer)
         held = Held()
         cluster.next("produce", held, Mangle(garbage))
@@ -281,7 +273,7 @@ class Chatter:
 
 @pytest.mark.parametrize("said", [b"\x00", b"\x00\x00\x00\x04\x00\x00\x00\x00", b"\xff" * 100])
 def test_bytes_that_nobody_asked_for(said: bytes) -> None:
-    with producing(retries=1, request_timeout_ms=20_000, receive_message_max_bytes=1000) as (
+    with running(retries=1, request_timeout_ms=20_000, receive_message_max_bytes=1000, **FAST) as (
         cluster,
         producer,
     ):

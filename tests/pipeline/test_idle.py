@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from pykaproducer.testing import FakeClock, ScriptedCluster
+from pykaproducer.testing import ScriptedCluster
 
-from .helper import Held, came, ended, log, offsets, send, warm_up
+from .helper import Held, came, frozen, log, offsets, send, warm_up
 
 IDLE: dict[str, Any] = {"connections_max_idle_ms": 10_000, "metadata_max_age_ms": 3_600_000}
 
@@ -20,12 +20,7 @@ def connections(cluster: ScriptedCluster) -> set[int]:
 def test_an_idle_connection_is_closed_and_the_next_message_opens_another(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    clock = FakeClock()
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        ended(cluster.producer(clock=clock, **IDLE)) as producer,
-        caplog.at_level("DEBUG", "pykaproducer"),
-    ):
+    with frozen(**IDLE) as (cluster, clock, producer), caplog.at_level("DEBUG", "pykaproducer"):
         warm_up(producer)
         refreshes = len(cluster.received("metadata"))
         clock.jump(10.1)
@@ -40,11 +35,7 @@ def test_an_idle_connection_is_closed_and_the_next_message_opens_another(
 @pytest.mark.parametrize("idempotent", [True, False])
 def test_a_connection_that_a_nat_forgot_is_not_used(idempotent: bool) -> None:
     """After the idle time, nothing that is written to the old connections arrives."""
-    clock = FakeClock()
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        ended(cluster.producer(clock=clock, enable_idempotence=idempotent, **IDLE)) as producer,
-    ):
+    with frozen(enable_idempotence=idempotent, **IDLE) as (cluster, clock, producer):
         warm_up(producer)
         for end in list(cluster._connections):
             end.mute()
@@ -53,11 +44,8 @@ def test_a_connection_that_a_nat_forgot_is_not_used(idempotent: bool) -> None:
 
 
 def test_a_connection_with_an_unanswered_request_is_not_idle() -> None:
-    clock, held = FakeClock(), Held()
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        ended(cluster.producer(clock=clock, **IDLE)) as producer,
-    ):
+    held = Held()
+    with frozen(**IDLE) as (cluster, clock, producer):
         warm_up(producer)
         cluster.next("produce", held)
         (delivery,) = send(producer, [b"second"])
@@ -72,12 +60,8 @@ def test_a_connection_with_an_unanswered_request_is_not_idle() -> None:
 
 @pytest.mark.parametrize("never", [0, -1])
 def test_a_connection_may_be_idle_without_end(never: int) -> None:
-    clock = FakeClock()
     settings = {**IDLE, "connections_max_idle_ms": never, "metadata_max_idle_ms": 10_000_000}
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        ended(cluster.producer(clock=clock, **settings)) as producer,
-    ):
+    with frozen(**settings) as (cluster, clock, producer):
         warm_up(producer)
         clock.jump(1_000)
         clock.jump(1_000)
@@ -87,11 +71,7 @@ def test_a_connection_may_be_idle_without_end(never: int) -> None:
 
 def test_messages_in_the_rhythm_of_the_idle_time_arrive_in_order() -> None:
     """Each message meets a connection that is about to be closed."""
-    clock = FakeClock()
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        ended(cluster.producer(clock=clock, **IDLE)) as producer,
-    ):
+    with frozen(**IDLE) as (cluster, clock, producer):
         deliveries = []
         for number in range(30):
             deliveries += send(producer, [b"%d" % number])

@@ -20,7 +20,7 @@ from pykaproducer._pipeline.dispatcher import Dispatcher
 from pykaproducer._pipeline.incomplete import IncompleteChunks
 from pykaproducer._pipeline.topic import TopicWorker
 from pykaproducer._pipeline.wiring import Pipeline
-from pykaproducer.testing import FakeClock, ScriptedCluster
+from pykaproducer.testing import ScriptedCluster
 from pykaproducer.testing.scripted import Refuse
 from tests._support.threads import threads_left, threads_of
 
@@ -28,11 +28,12 @@ from .helper import (
     FAST,
     SOON,
     Held,
-    ended,
+    frozen,
     let_pass,
     metadata_is_idle,
     offsets,
     pipeline_of,
+    running,
     send,
     until,
     warm_up,
@@ -56,12 +57,7 @@ def test_a_window_that_opens_while_the_dispatcher_looks_is_noticed() -> None:
     3. The dispatcher leaves the message in the open chunk.
     """
     held = Held()
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        ended(
-            cluster.producer(clock=FakeClock(), max_in_flight_requests_per_connection=1)
-        ) as producer,
-    ):
+    with frozen(max_in_flight_requests_per_connection=1) as (cluster, _, producer):
         warm_up(producer)
         cluster.next("produce", held)
         first = send(producer, [b"1"])
@@ -82,15 +78,9 @@ def test_a_window_that_opens_while_the_dispatcher_looks_is_noticed() -> None:
 
 def test_a_worker_that_nothing_needs_ends_after_the_idle_time() -> None:
     """And flush() notifies only the remaining workers."""
-    clock = FakeClock()
-    with (
-        ScriptedCluster(2, topics={"t": 2}) as cluster,
-        ended(
-            cluster.producer(
-                clock=clock, metadata_max_age_ms=36_000_000, connections_max_idle_ms=60_000
-            )
-        ) as producer,
-    ):
+    with frozen(
+        2, topics={"t": 2}, metadata_max_age_ms=36_000_000, connections_max_idle_ms=60_000
+    ) as (cluster, clock, producer):
         for partition in (0, 1):
             cluster.move_leader("t", partition, partition)
         for partition in (0, 1):
@@ -123,10 +113,7 @@ def test_a_worker_that_nothing_needs_ends_after_the_idle_time() -> None:
 
 @pytest.mark.parametrize("code", [ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_LEADER_OR_FOLLOWER])
 def test_a_failed_attempt_costs_no_connection_and_no_thread(code: int) -> None:
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(**FAST) as producer,
-    ):
+    with running(**FAST) as (cluster, producer):
         warm_up(producer)
         before = threads_of(producer.config.client_id)
         cluster.next("produce", *[Refuse(code)] * 12)
@@ -339,10 +326,7 @@ def test_who_waits_is_waked_before_anything_of_the_users_is_called() -> None:
         (both_are_there if key == b"before" else seen).wait(SOON)
         return 0
 
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(partitioner=partitioner) as producer,
-    ):
+    with running(partitioner=partitioner) as (_, producer):
         before = producer.send("t", b"value", b"before")
         first, second = (producer.send("t", b"value", key) for key in (b"first", b"second"))
 
@@ -377,7 +361,7 @@ def test_who_waits_is_waked_before_the_connection_goes_on(monkeypatch: pytest.Mo
         woken.append(returned.wait(SOON))
 
     monkeypatch.setattr(Bridge, "on_answer", answer_and_wait)
-    with ScriptedCluster(topics={"t": 1}) as cluster, cluster.producer() as producer:
+    with running() as (_, producer):
         producer.send("t", b"value").result(SOON)
         returned.set()
         producer.flush()

@@ -8,7 +8,7 @@ import pytest
 
 from pykaproducer._pipeline.bridge import Bridge
 from pykaproducer.errors import DeliveryError, Status
-from pykaproducer.testing import FakeClock, ScriptedCluster
+from pykaproducer.testing import ScriptedCluster
 from pykaproducer.testing.scripted import Hold, proceed
 from tests._support.callers import needs_callers
 
@@ -16,12 +16,13 @@ from .helper import (
     FAST,
     SOON,
     came,
-    ended,
+    frozen,
     let_pass,
     log,
     numbers,
     offsets,
     pipeline_of,
+    running,
     send,
     until,
     warm_up,
@@ -53,11 +54,7 @@ def stale_at(bridge: Bridge) -> float:
 
 
 def test_a_connection_that_lives_is_asked_once_and_kept() -> None:
-    clock = FakeClock()
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        ended(cluster.producer(clock=clock, **QUIET)) as producer,
-    ):
+    with frozen(**QUIET) as (cluster, clock, producer):
         warm_up(producer)
         clock.jump(4.9)
         assert offsets(send(producer, [b"second"])) == [1]
@@ -72,11 +69,7 @@ def test_a_connection_that_lives_is_asked_once_and_kept() -> None:
 def test_nothing_is_written_to_a_connection_that_gives_no_sign_of_life(
     settings: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    clock = FakeClock()
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        ended(cluster.producer(clock=clock, **QUIET, **settings)) as producer,
-    ):
+    with frozen(**QUIET, **settings) as (cluster, clock, producer):
         warm_up(producer)
         came(cluster, "produce", 1)
         for end in list(cluster._connections):
@@ -97,11 +90,7 @@ def test_nothing_is_written_to_a_connection_that_gives_no_sign_of_life(
 
 @pytest.mark.parametrize("settings", [{}, {"enable_idempotence": False}])
 def test_a_message_that_expires_during_the_check_was_not_written(settings: dict[str, Any]) -> None:
-    clock = FakeClock()
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        ended(cluster.producer(clock=clock, **QUIET, **settings)) as producer,
-    ):
+    with frozen(**QUIET, **settings) as (cluster, clock, producer):
         warm_up(producer)
         came(cluster, "produce", 1)
         for end in list(cluster._connections):
@@ -122,11 +111,8 @@ def test_a_message_that_expires_during_the_check_was_not_written(settings: dict[
 
 def test_a_broker_that_is_slow_with_a_request_is_not_asked() -> None:
     """A Produce request may wait for replicas for as long as request_timeout_ms."""
-    clock, held = FakeClock(), Hold(proceed)
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        ended(cluster.producer(clock=clock, **QUIET)) as producer,
-    ):
+    held = Hold(proceed)
+    with frozen(**QUIET) as (cluster, clock, producer):
         warm_up(producer)
         before = checks(cluster)
         cluster.next("produce", held)
@@ -141,11 +127,7 @@ def test_a_broker_that_is_slow_with_a_request_is_not_asked() -> None:
 
 
 def test_never() -> None:
-    clock = FakeClock()
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        ended(cluster.producer(clock=clock, connections_check_idle_ms=0, **QUIET)) as producer,
-    ):
+    with frozen(connections_check_idle_ms=0, **QUIET) as (cluster, clock, producer):
         warm_up(producer)
         before = checks(cluster)
         clock.jump(600)
@@ -155,12 +137,8 @@ def test_never() -> None:
 
 def test_not_without_acknowledgements() -> None:
     """The connection is not unused: its broker is slow. Messages must not overtake each other."""
-    clock = FakeClock()
     held = Hold()
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        ended(cluster.producer(clock=clock, acks=0, **QUIET)) as producer,
-    ):
+    with frozen(acks=0, **QUIET) as (cluster, clock, producer):
         warm_up(producer)
         cluster.next("produce", held)
         offsets(send(producer, [b"second"]))
@@ -177,10 +155,7 @@ def test_not_without_acknowledgements() -> None:
 
 @needs_callers
 def test_callers_use_a_connection_that_is_never_checked_or_closed() -> None:
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(connections_check_idle_ms=0, **FAST, **QUIET) as producer,
-    ):
+    with running(connections_check_idle_ms=0, **FAST, **QUIET) as (cluster, producer):
         warm(producer)
         bridge = pipeline_of(producer).brokers.all()[0].bridge
         until(lambda: bridge._sleeps_until is None)  # it sleeps without a limit
@@ -190,10 +165,7 @@ def test_callers_use_a_connection_that_is_never_checked_or_closed() -> None:
 
 @needs_callers
 def test_a_caller_writes_to_no_connection_that_has_to_be_checked() -> None:
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(connections_check_idle_ms=50, **FAST, **QUIET) as producer,
-    ):
+    with running(connections_check_idle_ms=50, **FAST, **QUIET) as (cluster, producer):
         warm(producer)
         before = last_caller(producer)
         bridge = pipeline_of(producer).brokers.all()[0].bridge

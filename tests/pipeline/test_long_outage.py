@@ -15,7 +15,7 @@ from pykaproducer.testing import FakeClock, ScriptedCluster
 from pykaproducer.testing.scripted import Refuse
 from tests._support.fixtures.log import wait_until_written
 
-from .helper import ended, error_of, offsets, send, warm_up
+from .helper import error_of, frozen, offsets, send, warm_up
 
 HOUR = 3600.0
 #: The limit of log lines in any minute.
@@ -76,11 +76,7 @@ def logger() -> Any:
 def test_an_hour_of_outage(
     fault: str, logger: logging.Logger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = FakeClock()
-    with (
-        ScriptedCluster(2, topics={"t": 4}) as cluster,
-        ended(cluster.producer(clock=clock, delivery_timeout_ms=30_000)) as producer,
-    ):
+    with frozen(2, topics={"t": 4}, delivery_timeout_ms=30_000) as (cluster, clock, producer):
         for partition in range(4):
             warm_up(producer, partition=partition)
         costs = Costs(clock, cluster, monkeypatch)

@@ -27,14 +27,15 @@ from .helper import (
     Amend,
     Held,
     came,
-    ended,
     error_of,
+    frozen,
     let_pass,
     log,
     numbers,
     offsets,
     outcomes,
     pipeline_of,
+    running,
     send,
     under_way,
     until,
@@ -43,6 +44,7 @@ from .helper import (
 )
 
 MAX_IDLE = 300.0
+FIRST_SERVER = "broker-0.scripted:9092"
 
 
 def always(cluster: ScriptedCluster, choose: Callable[[str, int], Action | None]) -> None:
@@ -53,11 +55,6 @@ def always(cluster: ScriptedCluster, choose: Callable[[str, int], Action | None]
         return choose(api, broker) or script(api, broker)
 
     cluster._action_for = action_for  # type: ignore[method-assign]
-
-
-def first_server(cluster: ScriptedCluster) -> str:
-    state = cluster._state.brokers[0]
-    return f"{state.host}:{state.port}"
 
 
 def asked(cluster: ScriptedCluster, since: int = 0) -> list[tuple[list[str], bool]]:
@@ -106,11 +103,7 @@ def use_until(producer: Producer, clock: FakeClock, found: Callable[[], bool]) -
 )
 def test_a_leader_that_fails_for_good_is_left_for_its_successor(code: int) -> None:
     """A broker with a failed disk returns this error until it is restarted."""
-    clock = FakeClock()
-    with (
-        ScriptedCluster(2, topics={"t": 1}) as cluster,
-        ended(cluster.producer(clock=clock)) as producer,
-    ):
+    with frozen(2) as (cluster, clock, producer):
         warm_up(producer)
         always(
             cluster, lambda api, broker: Refuse(code) if (api, broker) == ("produce", 0) else None
@@ -123,12 +116,8 @@ def test_a_leader_that_fails_for_good_is_left_for_its_successor(code: int) -> No
 
 def test_a_silent_broker_is_left_for_the_leader_in_its_place() -> None:
     """A leader whose disk fails while a batch waits for its replicas does not answer."""
-    clock = FakeClock()
     held = Held()
-    with (
-        ScriptedCluster(2, topics={"t": 1}) as cluster,
-        ended(cluster.producer(clock=clock)) as producer,
-    ):
+    with frozen(2) as (cluster, clock, producer):
         warm_up(producer)
         cluster.next("produce", held, broker=0)
         deliveries = send(producer, numbers(3))
@@ -148,12 +137,12 @@ def test_a_silent_broker_is_left_for_the_leader_in_its_place() -> None:
 
 def test_partitions_that_wait_behind_a_silent_broker_find_their_new_leader() -> None:
     """Their topics are not those of the request in flight, whose partition stays."""
-    clock = FakeClock()
     held = Held()
     topics = {"t": 1, "other": 1}
-    with (
-        ScriptedCluster(2, topics=topics) as cluster,
-        ended(cluster.producer(clock=clock, max_in_flight_requests_per_connection=1)) as producer,
+    with frozen(2, topics=topics, max_in_flight_requests_per_connection=1) as (
+        cluster,
+        clock,
+        producer,
     ):
         for topic in topics:
             cluster.move_leader(topic, 0, 0)
@@ -181,12 +170,8 @@ def test_partitions_that_wait_behind_a_silent_broker_find_their_new_leader() -> 
 
 
 def test_a_silent_broker_that_still_leads_is_waited_for() -> None:
-    clock = FakeClock()
     held = Held()
-    with (
-        ScriptedCluster(2, topics={"t": 1}) as cluster,
-        ended(cluster.producer(clock=clock)) as producer,
-    ):
+    with frozen(2) as (cluster, clock, producer):
         warm_up(producer)
         cluster.next("produce", held, broker=0)
         deliveries = send(producer, numbers(3))
@@ -218,11 +203,11 @@ class Stale:
 
 @pytest.mark.parametrize("how", ["with hints", "without hints", "goes on as the leader"])
 def test_one_broker_with_an_old_view_starves_nobody(how: str) -> None:
-    clock = FakeClock()
     versions = {"produce": (3, 9)} if how == "without hints" else {}
-    with (
-        ScriptedCluster(3, topics={"t": 1}, versions=versions) as cluster,
-        ended(cluster.producer(clock=clock, bootstrap_servers=first_server(cluster))) as producer,
+    with frozen(3, versions=versions, bootstrap_servers=FIRST_SERVER) as (
+        cluster,
+        clock,
+        producer,
     ):
         warm_up(producer)
         stale = Stale(cluster)
@@ -258,11 +243,12 @@ def test_one_broker_with_an_old_view_starves_nobody(how: str) -> None:
 
 def test_a_server_that_asks_to_begin_anew_is_left_for_the_configured_ones() -> None:
     """KIP-1102: the brokers of the view belong to another cluster by now."""
-    clock = FakeClock()
-    with (
-        ScriptedCluster(3, topics={"t": 1, "u": 1}, versions={"metadata": (0, 13)}) as cluster,
-        ended(cluster.producer(clock=clock, bootstrap_servers=first_server(cluster))) as producer,
-    ):
+    with frozen(
+        3,
+        topics={"t": 1, "u": 1},
+        versions={"metadata": (0, 13)},
+        bootstrap_servers=FIRST_SERVER,
+    ) as (cluster, clock, producer):
         warm_up(producer)
 
         def rebootstrap(answer: Any) -> None:
@@ -295,10 +281,7 @@ def test_the_hints_of_an_answer_are_one_change(monkeypatch: pytest.MonkeyPatch) 
         look(worker)
 
     partitions = 200
-    with (
-        ScriptedCluster(2, topics={"t": partitions}) as cluster,
-        cluster.producer(linger_ms=50, **FAST) as producer,
-    ):
+    with running(2, topics={"t": partitions}, linger_ms=50, **FAST) as (cluster, producer):
         with cluster._changed:
             for partition in cluster._state.topics["t"]:
                 partition.leader = 0
@@ -314,11 +297,7 @@ def test_the_hints_of_an_answer_are_one_change(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_partition_without_leader_is_not_asked_for_when_nobody_waits() -> None:
-    clock = FakeClock()
-    with (
-        ScriptedCluster(2, topics={"t": 2}) as cluster,
-        ended(cluster.producer(clock=clock, delivery_timeout_ms=5_000)) as producer,
-    ):
+    with frozen(2, topics={"t": 2}, delivery_timeout_ms=5_000) as (cluster, clock, producer):
         cluster.stop(1)
         warm_up(producer)
         (delivery,) = send(producer, [b"value"], partition=1)
@@ -352,10 +331,10 @@ def forgotten(producer: Producer, topic: str) -> bool:
 
 
 def test_a_topic_without_messages_is_forgotten_and_found_again() -> None:
-    clock = FakeClock()
-    with (
-        ScriptedCluster(2, topics={"once": 3, "t": 1}) as cluster,
-        ended(cluster.producer(clock=clock, delivery_timeout_ms=10**7)) as producer,
+    with frozen(2, topics={"once": 3, "t": 1}, delivery_timeout_ms=10**7) as (
+        cluster,
+        clock,
+        producer,
     ):
         for partition in range(3):
             warm_up(producer, topic="once", partition=partition)
@@ -379,11 +358,7 @@ def test_a_topic_without_messages_is_forgotten_and_found_again() -> None:
 
 def test_a_message_at_the_moment_in_which_its_topic_is_forgotten() -> None:
     """In either order of the two events it is delivered, in order."""
-    clock = FakeClock()
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        ended(cluster.producer(clock=clock, delivery_timeout_ms=10**7)) as producer,
-    ):
+    with frozen(delivery_timeout_ms=10**7) as (cluster, clock, producer):
         sent = send(producer, [b"0"])
         for number in range(1, 60):
             offsets(sent[-1:])
@@ -395,7 +370,6 @@ def test_a_message_at_the_moment_in_which_its_topic_is_forgotten() -> None:
 
 
 def test_a_topic_is_forgotten_between_the_look_for_its_slot_and_the_append() -> None:
-    clock = FakeClock()
 
     def forget(value: bytes) -> bytes:
         # send() has already looked up the slot; the slot is released before the message is
@@ -404,10 +378,7 @@ def test_a_topic_is_forgotten_between_the_look_for_its_slot_and_the_append() -> 
             assert producer._let_go("t")
         return value
 
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        ended(cluster.producer(clock=clock, value_serializer=forget)) as producer,
-    ):
+    with frozen(value_serializer=forget) as (cluster, _, producer):
         assert offsets([producer.send("t", b"early")]) == [0]
         assert offsets([producer.send("t", b"late")]) == [1]
         assert offsets([producer.send("t", b"last")]) == [2]
@@ -420,12 +391,12 @@ def test_a_topic_is_left_while_an_expired_batch_is_still_needed() -> None:
 
     The partition is released while that batch, already retried, waits for its broker.
     """
-    clock = FakeClock()
     soon: dict[str, Any] = {"reconnect_backoff_max_ms": 1_000}
     held = Held(Refuse(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, appended=True))
-    with (
-        ScriptedCluster(2, topics={"u": 1, "t": 2}) as cluster,
-        ended(cluster.producer(clock=clock, delivery_timeout_ms=5_000, **soon)) as producer,
+    with frozen(2, topics={"u": 1, "t": 2}, delivery_timeout_ms=5_000, **soon) as (
+        cluster,
+        clock,
+        producer,
     ):
         cluster.move_leader("u", 0, 1)
         cluster.move_leader("t", 0, 0)
@@ -457,15 +428,11 @@ def test_a_topic_is_left_while_an_expired_batch_is_still_needed() -> None:
 
 def test_an_answer_after_a_topic_with_a_stray_message_was_forgotten() -> None:
     """The topic's stage still waits for a view that might contain its partition."""
-    clock = FakeClock()
     is_cut_off = False
     # The time jumps from one failed lookup to the next, also while a broker is answering: the
     # timeouts must be far longer than these jumps.
     long = {"delivery_timeout_ms": 600_000, "request_timeout_ms": 300_000}
-    with (
-        ScriptedCluster(topics={"u": 1, "t": 1}) as cluster,
-        ended(cluster.producer(clock=clock, **long)) as producer,
-    ):
+    with frozen(topics={"u": 1, "t": 1}, **long) as (cluster, clock, producer):
         warm_up(producer)
         warm_up(producer, topic="u")
         always(cluster, lambda api, _: Drop() if is_cut_off and api == "metadata" else None)
@@ -485,11 +452,11 @@ def test_an_answer_after_a_topic_with_a_stray_message_was_forgotten() -> None:
 
 
 def test_nothing_grows_with_the_number_of_topic_names() -> None:
-    clock = FakeClock()
     topics = {f"topic-{number}": 1 for number in range(40)}
-    with (
-        ScriptedCluster(topics={**topics, "t": 1}) as cluster,
-        ended(cluster.producer(clock=clock, delivery_timeout_ms=1_000_000)) as producer,
+    with frozen(topics={**topics, "t": 1}, delivery_timeout_ms=1_000_000) as (
+        _cluster,
+        clock,
+        producer,
     ):
         offsets([producer.send(topic, b"value") for topic in topics])
         missing = [producer.send(f"gone-{n}", b"", delivery_timeout_ms=5_000) for n in range(40)]
@@ -507,12 +474,8 @@ def test_nothing_grows_with_the_number_of_topic_names() -> None:
 
 def test_topics_that_were_only_looked_up_are_forgotten() -> None:
     """Also by a producer that never sends."""
-    clock = FakeClock()
     topics = {f"topic-{number}": 1 for number in range(5)}
-    with (
-        ScriptedCluster(topics=topics) as cluster,
-        ended(cluster.producer(clock=clock)) as producer,
-    ):
+    with frozen(topics=topics) as (_, clock, producer):
         for topic in topics:
             assert producer.partitions_for(topic) == {0}
         pipeline = pipeline_of(producer)
@@ -524,12 +487,8 @@ def test_topics_that_were_only_looked_up_are_forgotten() -> None:
 
 
 def test_a_topic_that_is_forgotten_while_a_thread_waits_for_it_is_found_later() -> None:
-    clock = FakeClock()
     found: list[set[int]] = []
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        ended(cluster.producer(clock=clock, max_block_ms=300_000)) as producer,
-    ):
+    with frozen(max_block_ms=300_000) as (cluster, clock, producer):
         warm_up(producer)
         metadata = pipeline_of(producer).metadata
         thread = threading.Thread(target=lambda: found.append(producer.partitions_for("u")))
@@ -548,10 +507,10 @@ def test_a_topic_that_is_forgotten_while_a_thread_waits_for_it_is_found_later() 
 
 
 def test_a_topic_that_was_deleted_is_not_created_again() -> None:
-    clock = FakeClock()
-    with (
-        ScriptedCluster(topics={"stays": 1, "goes": 1}, auto_create=True) as cluster,
-        ended(cluster.producer(clock=clock, metadata_max_age_ms=1_000)) as producer,
+    with frozen(topics={"stays": 1, "goes": 1}, auto_create=True, metadata_max_age_ms=1_000) as (
+        cluster,
+        clock,
+        producer,
     ):
         for topic in ("stays", "goes"):
             warm_up(producer, topic=topic)
@@ -570,11 +529,7 @@ def test_a_topic_that_was_deleted_is_not_created_again() -> None:
 
 
 def test_a_deleted_topic_is_named_as_the_reason() -> None:
-    clock = FakeClock()
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        ended(cluster.producer(clock=clock, delivery_timeout_ms=60_000)) as producer,
-    ):
+    with frozen(delivery_timeout_ms=60_000) as (cluster, clock, producer):
         warm_up(producer)
         with cluster._changed:
             del cluster._state.topics["t"]
@@ -584,11 +539,7 @@ def test_a_deleted_topic_is_named_as_the_reason() -> None:
 
 
 def test_a_mistyped_topic_is_not_asked_for_once_its_message_has_failed() -> None:
-    clock = FakeClock()
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        ended(cluster.producer(clock=clock, delivery_timeout_ms=5_000)) as producer,
-    ):
+    with frozen(delivery_timeout_ms=5_000) as (cluster, clock, producer):
         warm_up(producer)
         (delivery,) = send(producer, [b"value"], topic="mistyped")
         let_pass(clock, [delivery])
@@ -613,7 +564,6 @@ def no_right(answer: Any) -> None:
 
 @pytest.mark.parametrize("what_failed", ["the view", "a message"])
 def test_a_right_that_is_taken_away_and_granted_again(what_failed: str) -> None:
-    clock = FakeClock()
     allowed = False
 
     def choose(api: str, broker: int) -> Action | None:
@@ -624,10 +574,7 @@ def test_a_right_that_is_taken_away_and_granted_again(what_failed: str) -> None:
         refusal = Refuse(ErrorCode.TOPIC_AUTHORIZATION_FAILED, only=[("t", 0)])
         return refusal if api == "produce" else None
 
-    with (
-        ScriptedCluster(topics={"t": 1, "other": 1}) as cluster,
-        ended(cluster.producer(clock=clock)) as producer,
-    ):
+    with frozen(topics={"t": 1, "other": 1}) as (cluster, clock, producer):
         warm_up(producer)
         warm_up(producer, topic="other")
         always(cluster, choose)
@@ -649,10 +596,7 @@ def test_a_right_that_is_taken_away_and_granted_again(what_failed: str) -> None:
 
 
 def test_a_partition_that_was_added_a_moment_ago_can_be_named() -> None:
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(**FAST) as producer,
-    ):
+    with running(**FAST) as (cluster, producer):
         warm_up(producer)
         with cluster._changed:
             cluster._state.topics["t"].append(Partition(0))
@@ -669,10 +613,7 @@ def test_an_answer_that_was_asked_for_before_refuses_no_partition() -> None:
             del topic.partitions[1:]
 
     held = Held(then=Amend(as_it_was))
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(**FAST) as producer,
-    ):
+    with running(**FAST) as (cluster, producer):
         warm_up(producer)
         cluster.next("metadata", held)
         pipeline_of(producer).metadata.want()
@@ -688,10 +629,7 @@ def test_an_answer_that_was_asked_for_before_refuses_no_partition() -> None:
 
 def test_a_partition_that_is_not_there_is_refused_by_an_answer_asked_for_since() -> None:
     held = Held()
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(**FAST) as producer,
-    ):
+    with running(**FAST) as (cluster, producer):
         warm_up(producer)
         cluster.next("metadata", held)
         delivery = producer.send("t", b"value", partition=7)
@@ -705,12 +643,8 @@ def test_a_partition_that_is_not_there_is_refused_by_an_answer_asked_for_since()
 
 
 def test_a_message_for_a_partition_that_is_not_there_expires_in_time() -> None:
-    clock = FakeClock()
     held = Held()
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        ended(cluster.producer(clock=clock, delivery_timeout_ms=5_000)) as producer,
-    ):
+    with frozen(delivery_timeout_ms=5_000) as (cluster, clock, producer):
         warm_up(producer)
         cluster.next("metadata", held)
         delivery = producer.send("t", b"value", partition=7)
@@ -725,11 +659,7 @@ def test_a_topic_that_is_described_without_partitions_is_as_it_was() -> None:
         for topic in answer.topics:
             topic.partitions = []
 
-    clock = FakeClock()
-    with (
-        ScriptedCluster(topics={"t": 2}) as cluster,
-        ended(cluster.producer(clock=clock)) as producer,
-    ):
+    with frozen(topics={"t": 2}) as (cluster, clock, producer):
         warm_up(producer)
         always(cluster, lambda api, broker: Amend(empty) if api == "metadata" else None)
         look_up(producer, clock)
@@ -737,9 +667,9 @@ def test_a_topic_that_is_described_without_partitions_is_as_it_was() -> None:
 
 
 def test_a_partitioner_may_return_a_number_of_numpy_s() -> None:
-    with (
-        ScriptedCluster(topics={"t": 3}) as cluster,
-        cluster.producer(partitioner=lambda key, every, there: numpy.int64(2)) as producer,
+    with running(topics={"t": 3}, partitioner=lambda key, every, there: numpy.int64(2)) as (
+        cluster,
+        producer,
     ):
         assert offsets([producer.send("t", b"value")]) == [0]
         assert log(cluster, "t", 2) == [b"value"]
@@ -751,11 +681,7 @@ def test_a_partitioner_may_return_a_number_of_numpy_s() -> None:
 def test_a_connection_that_was_closed_for_being_idle_is_no_news(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    clock = FakeClock()
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        ended(cluster.producer(clock=clock)) as producer,
-    ):
+    with frozen() as (cluster, clock, producer):
         warm_up(producer)
         pipeline = pipeline_of(producer)
         caplog.clear()

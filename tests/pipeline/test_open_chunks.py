@@ -23,6 +23,7 @@ from .helper import (
     Held,
     backs_off,
     ended,
+    frozen,
     let_pass,
     offsets,
     pipeline_of,
@@ -123,17 +124,12 @@ def test_they_are_not_taken_for_a_request_that_is_full_without_them() -> None:
     A request has room for 7 messages; 17 partitions or more count as many.
     """
     held = [Held() for _ in range(7)]
-    with (
-        ScriptedCluster(topics={"t": 30}) as cluster,
-        ended(
-            cluster.producer(
-                clock=FakeClock(),
-                batch_size=1_000,
-                max_request_size=5_000,
-                max_in_flight_requests_per_connection=2,
-            )
-        ) as producer,
-    ):
+    with frozen(
+        topics={"t": 30},
+        batch_size=1_000,
+        max_request_size=5_000,
+        max_in_flight_requests_per_connection=2,
+    ) as (cluster, _, producer):
         for partition in range(30):
             warm_up(producer, partition=partition)
         dispatcher = pipeline_of(producer).dispatcher
@@ -168,11 +164,7 @@ def test_the_slices_of_a_chunk_come_to_the_broker_together() -> None:
     """Also that of a partition whose path has failed: the path returns it, after older messages."""
     held = Held()
     items: list[Any] = []
-    clock = FakeClock()
-    with (
-        ScriptedCluster(topics={"t": 20}) as cluster,
-        ended(cluster.producer(clock=clock, retry_backoff_ms=1_000, **ONE)) as producer,
-    ):
+    with frozen(topics={"t": 20}, retry_backoff_ms=1_000, **ONE) as (cluster, clock, producer):
         for partition in range(20):
             warm_up(producer, partition=partition)
         (broker,) = pipeline_of(producer).brokers.all()
@@ -234,10 +226,7 @@ def test_a_dispatcher_that_has_ended_takes_nothing() -> None:
 def test_a_message_that_soon_expires_is_taken_at_once() -> None:
     """The dispatcher watches the deadlines of what it has taken."""
     held = Held()
-    with (
-        ScriptedCluster(topics={"t": 1, "u": 1}) as cluster,
-        ended(cluster.producer(clock=FakeClock(), **ONE)) as producer,
-    ):
+    with frozen(topics={"t": 1, "u": 1}, **ONE) as (cluster, _, producer):
         warm_up(producer)
         warm_up(producer, topic="u")
         cluster.next("produce", held)
@@ -260,10 +249,7 @@ def test_a_message_that_soon_expires_is_taken_at_once() -> None:
 def test_many_of_them_are_sealed_in_the_thread_of_their_broker() -> None:
     """The bridge's thread, which has the response, goes on reading; no waiting thread waits."""
     held = Held()
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        ended(cluster.producer(clock=FakeClock(), **ONE)) as producer,
-    ):
+    with frozen(**ONE) as (cluster, _, producer):
         warm_up(producer)
         cluster.next("produce", held)
         first = send(producer, [b"1"])
@@ -289,11 +275,7 @@ def test_many_of_them_are_sealed_in_the_thread_of_their_broker() -> None:
 def test_a_leader_that_changes_while_they_are_taken_is_noticed() -> None:
     """The batch goes to the new leader at once, instead of being rejected by the old one."""
     held = Held()
-    clock = FakeClock()
-    with (
-        ScriptedCluster(2, topics={"t": 2}) as cluster,
-        ended(cluster.producer(clock=clock, **ONE)) as producer,
-    ):
+    with frozen(2, topics={"t": 2}, **ONE) as (cluster, clock, producer):
         cluster.move_leader("t", 0, 0)
         cluster.move_leader("t", 1, 0)
         warm_up(producer)

@@ -18,7 +18,7 @@ from pykaproducer._net.poller import Poller
 from pykaproducer._pipeline.bridge import Down, RequestsLost
 from pykaproducer._pipeline.broker import BrokerWorker
 from pykaproducer._util import compression
-from pykaproducer.testing import FakeClock, ScriptedCluster
+from pykaproducer.testing import ScriptedCluster
 from pykaproducer.testing.scripted import Drop, Exchange, Mangle, Refuse, garbage
 
 from .helper import (
@@ -27,12 +27,13 @@ from .helper import (
     Told,
     backs_off,
     came,
-    ended,
     error_of,
+    frozen,
     let_pass,
     log,
     offsets,
     outcomes,
+    running,
     send,
     warm_up,
 )
@@ -98,7 +99,6 @@ def test_without_memory_for_a_batch_messages_expire_in_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The codec repeatedly fails to allocate; the error names the cause, and sending recovers."""
-    clock = FakeClock()
     real = compression.compressor("gzip", None)
     assert real is not None
 
@@ -114,12 +114,7 @@ def test_without_memory_for_a_batch_messages_expire_in_time(
     gzip = Gzip()
     monkeypatch.setattr(compression, "compressor", lambda kind, level: gzip)
 
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        ended(
-            cluster.producer(clock=clock, compression_type="gzip", delivery_timeout_ms=5_000)
-        ) as producer,
-    ):
+    with frozen(compression_type="gzip", delivery_timeout_ms=5_000) as (_, clock, producer):
         warm_up(producer)
         gzip.has_memory = False
         (delivery,) = send(producer, [b"value" * 100])
@@ -139,11 +134,7 @@ def test_without_memory_for_a_batch_messages_expire_in_time(
 
 
 def test_a_shortage_of_memory_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    clock = FakeClock()
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        ended(cluster.producer(clock=clock)) as producer,
-    ):
+    with frozen() as (_, clock, producer):
         warm_up(producer)
         delivery = producer.send("t", b"x" * 40_000)
         offsets([delivery])
@@ -161,12 +152,8 @@ def test_a_shortage_of_memory_is_logged_once(caplog: pytest.LogCaptureFixture) -
 
 
 def test_expiry_without_memory_is_tried_again() -> None:
-    clock = FakeClock()
     told = Told()
-    with (
-        ScriptedCluster(topics={"t": 2}) as cluster,
-        ended(cluster.producer(clock=clock, delivery_timeout_ms=5_000)) as producer,
-    ):
+    with frozen(topics={"t": 2}, delivery_timeout_ms=5_000) as (cluster, clock, producer):
         warm_up(producer)
         cluster.next("produce", *[Refuse(ErrorCode.NOT_ENOUGH_REPLICAS)] * 50)
         deliveries = [
@@ -213,39 +200,35 @@ def test_no_memory_for_an_encoded_request(
     monkeypatch: pytest.MonkeyPatch, size: int, inline: bool, idempotent: bool
 ) -> None:
     """Whether the bridge's thread writes it, or another one."""
-    with ScriptedCluster(topics={"t": 1}) as cluster:
-        producer = cluster.producer(**FAST, enable_idempotence=idempotent)
-        with ended(producer):
-            warm_up(producer)
+    with running(**FAST, enable_idempotence=idempotent) as (cluster, producer):
+        warm_up(producer)
 
-            def is_the_one(outbox: Outbox, buffers: Any, request: Any = None) -> bool:
-                is_produce = request is not None and hasattr(request.tag, "batches")
-                return is_produce and runs_a_bridge() != inline
+        def is_the_one(outbox: Outbox, buffers: Any, request: Any = None) -> bool:
+            is_produce = request is not None and hasattr(request.tag, "batches")
+            return is_produce and runs_a_bridge() != inline
 
-            refused = refuse_once(monkeypatch, Outbox, "add", is_the_one)
-            sent = [b"first"]
-            for _ in range(1000):
-                if refused:
-                    break
-                # One after the other, so that the stages are idle.
-                sent.append(b"x" * size)
-                assert offsets(send(producer, sent[-1:])) == [len(sent) - 1]
-            assert refused
-            assert offsets(send(producer, [b"last"])) == [len(sent)]
-            assert log(cluster) == [*sent, b"last"]
+        refused = refuse_once(monkeypatch, Outbox, "add", is_the_one)
+        sent = [b"first"]
+        for _ in range(1000):
+            if refused:
+                break
+            # One after the other, so that the stages are idle.
+            sent.append(b"x" * size)
+            assert offsets(send(producer, sent[-1:])) == [len(sent) - 1]
+        assert refused
+        assert offsets(send(producer, [b"last"])) == [len(sent)]
+        assert log(cluster) == [*sent, b"last"]
 
 
 @pytest.mark.parametrize("step", ["connect", "modify"])
 def test_no_memory_to_connect_again(monkeypatch: pytest.MonkeyPatch, step: str) -> None:
-    with ScriptedCluster(topics={"t": 1}) as cluster:
-        producer = cluster.producer(**FAST)
-        with ended(producer):
-            warm_up(producer)
-            place: Any = cluster.network if step == "connect" else Poller
-            refused = refuse_once(monkeypatch, place, step, lambda *_: runs_a_bridge())
-            cluster.next("produce", Drop())
-            assert offsets(send(producer, [b"again"])) == [1]
-            assert refused
+    with running(**FAST) as (cluster, producer):
+        warm_up(producer)
+        place: Any = cluster.network if step == "connect" else Poller
+        refused = refuse_once(monkeypatch, place, step, lambda *_: runs_a_bridge())
+        cluster.next("produce", Drop())
+        assert offsets(send(producer, [b"again"])) == [1]
+        assert refused
 
 
 @pytest.mark.parametrize("idempotent", [True, False], ids=["idempotent", "plain"])
@@ -253,16 +236,14 @@ def test_no_memory_to_give_up_a_connection(
     monkeypatch: pytest.MonkeyPatch, idempotent: bool
 ) -> None:
     """The response is malformed, and there is no memory to collect the lost requests."""
-    with ScriptedCluster(topics={"t": 1}) as cluster:
-        producer = cluster.producer(**FAST, enable_idempotence=idempotent)
-        with ended(producer):
-            warm_up(producer)
-            refused = refuse_once(monkeypatch, Outbox, "lost", lambda *_: runs_a_bridge())
-            cluster.next("produce", Mangle(garbage))
-            # A batch without sequence numbers is appended twice.
-            assert offsets(send(producer, [b"again"])) == [1 if idempotent else 2]
-            assert refused
-            assert log(cluster) == [b"first"] + [b"again"] * (1 if idempotent else 2)
+    with running(**FAST, enable_idempotence=idempotent) as (cluster, producer):
+        warm_up(producer)
+        refused = refuse_once(monkeypatch, Outbox, "lost", lambda *_: runs_a_bridge())
+        cluster.next("produce", Mangle(garbage))
+        # A batch without sequence numbers is appended twice.
+        assert offsets(send(producer, [b"again"])) == [1 if idempotent else 2]
+        assert refused
+        assert log(cluster) == [b"first"] + [b"again"] * (1 if idempotent else 2)
 
 
 class MalformedThenRejected:
@@ -297,56 +278,48 @@ def test_requests_given_up_without_memory_keep_their_order(
             events.append(item)
         handle(self, item)
 
-    with ScriptedCluster(topics={"t": 1}) as cluster:
-        producer = cluster.producer(**FAST, max_in_flight_requests_per_connection=3)
-        with ended(producer):
-            warm_up(producer)
-            monkeypatch.setattr(Outbox, "lost", lost)
-            monkeypatch.setattr(BrokerWorker, "handle", note)
-            cluster.next("produce", *[MalformedThenRejected()] * 3)
-            deliveries = []
-            for number in range(3):
-                deliveries += send(producer, [b"%d" % number])
-                came(cluster, "produce", number + 2)
-            assert offsets(deliveries) == [1, 2, 3]
-            assert not left
-            assert log(cluster) == [b"first", b"0", b"1", b"2"]
-            # A lost batch must not be sealed again for this connection.
-            assert isinstance(events[0], Down)
-            assert sum(len(e.unanswered) for e in events if isinstance(e, RequestsLost)) == 2
+    with running(**FAST, max_in_flight_requests_per_connection=3) as (cluster, producer):
+        warm_up(producer)
+        monkeypatch.setattr(Outbox, "lost", lost)
+        monkeypatch.setattr(BrokerWorker, "handle", note)
+        cluster.next("produce", *[MalformedThenRejected()] * 3)
+        deliveries = []
+        for number in range(3):
+            deliveries += send(producer, [b"%d" % number])
+            came(cluster, "produce", number + 2)
+        assert offsets(deliveries) == [1, 2, 3]
+        assert not left
+        assert log(cluster) == [b"first", b"0", b"1", b"2"]
+        # A lost batch must not be sealed again for this connection.
+        assert isinstance(events[0], Down)
+        assert sum(len(e.unanswered) for e in events if isinstance(e, RequestsLost)) == 2
 
 
 def test_no_memory_to_give_up_the_connection_of_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
-    with ScriptedCluster(topics={"t": 1}) as cluster:
-        producer = cluster.producer(**FAST)
-        with ended(producer):
-            refused = refuse_once(monkeypatch, Outbox, "lost", lambda *_: not runs_a_bridge())
-            cluster.next("metadata", Mangle(garbage))
-            assert offsets(send(producer, [b"value"])) == [0]
-            assert refused
+    with running(**FAST) as (cluster, producer):
+        refused = refuse_once(monkeypatch, Outbox, "lost", lambda *_: not runs_a_bridge())
+        cluster.next("metadata", Mangle(garbage))
+        assert offsets(send(producer, [b"value"])) == [0]
+        assert refused
 
 
 def test_no_memory_to_close_an_idle_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = FakeClock()
-    with ScriptedCluster(topics={"t": 1}) as cluster:
-        producer = cluster.producer(clock=clock, connections_max_idle_ms=10_000)
-        with ended(producer):
-            warm_up(producer)
-            refused = refuse_once(monkeypatch, Outbox, "lost", lambda *_: runs_a_bridge())
-            clock.jump(10.1)
-            cluster.join_connections()
-            (delivery,) = send(producer, [b"second"])
-            let_pass(clock, [delivery])
-            assert offsets([delivery]) == [1]
-            assert refused
-            assert log(cluster) == [b"first", b"second"]
+    with frozen(connections_max_idle_ms=10_000) as (cluster, clock, producer):
+        warm_up(producer)
+        refused = refuse_once(monkeypatch, Outbox, "lost", lambda *_: runs_a_bridge())
+        clock.jump(10.1)
+        cluster.join_connections()
+        (delivery,) = send(producer, [b"second"])
+        let_pass(clock, [delivery])
+        assert offsets([delivery]) == [1]
+        assert refused
+        assert log(cluster) == [b"first", b"second"]
 
 
 def test_a_loss_without_memory_is_not_repeated_without_a_pause(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Also if items wake the bridge in the meantime."""
-    clock = FakeClock()
     attempts: list[float] = []
     begun = threading.Event()
     real = Outbox.lost
@@ -358,16 +331,14 @@ def test_a_loss_without_memory_is_not_repeated_without_a_pause(
             raise MemoryError
         return real(self, *args)
 
-    with ScriptedCluster(topics={"t": 1}) as cluster:
-        producer = cluster.producer(clock=clock)
-        with ended(producer):
-            warm_up(producer)
-            monkeypatch.setattr(Outbox, "lost", lost)
-            cluster.next("produce", Drop())
-            deliveries = send(producer, [b"second"])
-            assert begun.wait(SOON)
-            deliveries += send(producer, [b"third"])
-            let_pass(clock, deliveries)
-            assert offsets(deliveries) == [1, 2]
-            # At each time: two per wait, and those for which an item has woken it.
-            assert max(Counter(attempts).values()) < 20
+    with frozen() as (cluster, clock, producer):
+        warm_up(producer)
+        monkeypatch.setattr(Outbox, "lost", lost)
+        cluster.next("produce", Drop())
+        deliveries = send(producer, [b"second"])
+        assert begun.wait(SOON)
+        deliveries += send(producer, [b"third"])
+        let_pass(clock, deliveries)
+        assert offsets(deliveries) == [1, 2]
+        # At each time: two per wait, and those for which an item has woken it.
+        assert max(Counter(attempts).values()) < 20

@@ -10,7 +10,7 @@ import pytest
 from pykaproducer import Delivery, Producer
 from pykaproducer._machines.batch import Batch
 from pykaproducer._machines.partition_buffer import PartitionBuffer
-from pykaproducer.testing import FakeClock, ScriptedCluster
+from pykaproducer.testing import ScriptedCluster
 from pykaproducer.testing.scripted import Drop, Exchange
 
 from .helper import (
@@ -18,13 +18,14 @@ from .helper import (
     SOON,
     Held,
     attempts,
-    ended,
+    frozen,
     let_pass,
     log,
     numbers,
     offsets,
     outcomes,
     pipeline_of,
+    running,
     send,
     sent,
     under_way,
@@ -88,18 +89,13 @@ def test_a_request_holds_max_request_size_at_most(
 ) -> None:
     """A backlog for nine partitions, as after an outage of the broker."""
     held = Held()
-    with (
-        ScriptedCluster(topics={"t": 9}) as cluster,
-        ended(
-            cluster.producer(
-                clock=FakeClock(),
-                enable_idempotence=idempotent,
-                compression_type=compression,
-                max_request_size=50_000,
-                batch_size=20_000,
-            )
-        ) as producer,
-    ):
+    with frozen(
+        topics={"t": 9},
+        enable_idempotence=idempotent,
+        compression_type=compression,
+        max_request_size=50_000,
+        batch_size=20_000,
+    ) as (cluster, _, producer):
         cluster.next("produce", held)
         deliveries = send(producer, [b"first"])
         held.wait_until_held()
@@ -114,9 +110,9 @@ def test_a_request_holds_max_request_size_at_most(
 
 def test_a_batch_that_is_larger_goes_alone() -> None:
     """Larger by the overhead of a batch, which batch_size does not count."""
-    with (
-        ScriptedCluster(topics={"t": 3}) as cluster,
-        cluster.producer(max_request_size=10_000, batch_size=10_000, **LINGERING) as producer,
+    with running(topics={"t": 3}, max_request_size=10_000, batch_size=10_000, **LINGERING) as (
+        cluster,
+        producer,
     ):
         for partition in range(3):
             send(producer, [bytes(3_317)] * 3, partition=partition)
@@ -135,18 +131,13 @@ def test_a_batch_that_is_larger_goes_alone() -> None:
 def test_a_quiet_partition_has_its_turn_beside_busy_ones(idempotent: bool, busy: int) -> None:
     """Each batch of a busy one fills a request."""
     held = Held()
-    with (
-        ScriptedCluster(topics={"t": busy + 1}) as cluster,
-        ended(
-            cluster.producer(
-                clock=FakeClock(),
-                enable_idempotence=idempotent,
-                max_request_size=10_000,
-                batch_size=10_000,
-                max_in_flight_requests_per_connection=1,  # fewer than wait meanwhile
-            )
-        ) as producer,
-    ):
+    with frozen(
+        topics={"t": busy + 1},
+        enable_idempotence=idempotent,
+        max_request_size=10_000,
+        batch_size=10_000,
+        max_in_flight_requests_per_connection=1,
+    ) as (cluster, _, producer):
         for partition in range(busy + 1):
             warm_up(producer, partition=partition)
         before = attempts(cluster)
@@ -180,12 +171,8 @@ def test_a_quiet_partition_has_its_turn_beside_busy_ones(idempotent: bool, busy:
 @BOTH
 def test_a_request_has_its_time_from_the_answer_before_it(idempotent: bool) -> None:
     """A broker or line that needs 20 s for each request; request_timeout_ms is 30 s."""
-    clock = FakeClock()
     held = [Held() for _ in range(2)]
-    with (
-        ScriptedCluster(topics={"t": 2}) as cluster,
-        ended(cluster.producer(clock=clock, enable_idempotence=idempotent)) as producer,
-    ):
+    with frozen(topics={"t": 2}, enable_idempotence=idempotent) as (cluster, clock, producer):
         for partition in range(2):
             warm_up(producer, partition=partition)
         cluster.next("produce", *held)
@@ -204,12 +191,8 @@ def test_a_request_has_its_time_from_the_answer_before_it(idempotent: bool) -> N
 
 def test_a_silent_broker_loses_its_connection_after_request_timeout_ms() -> None:
     """However many requests are in flight, nothing restarts their timeout."""
-    clock = FakeClock()
     held = Held()
-    with (
-        ScriptedCluster(topics={"t": 2}) as cluster,
-        ended(cluster.producer(clock=clock)) as producer,
-    ):
+    with frozen(topics={"t": 2}) as (cluster, clock, producer):
         for partition in range(2):
             warm_up(producer, partition=partition)
         cluster.next("produce", held, *[Held()] * 9)
@@ -230,11 +213,11 @@ def test_a_silent_broker_loses_its_connection_after_request_timeout_ms() -> None
 @BOTH
 def test_after_a_large_request_was_lost_the_next_ones_are_smaller(idempotent: bool) -> None:
     settings: dict[str, Any] = {"max_request_size": 200_000, "batch_size": 50_000}
-    clock = FakeClock()
     held = Held()
-    with (
-        ScriptedCluster(topics={"t": 8}) as cluster,
-        ended(cluster.producer(clock=clock, enable_idempotence=idempotent, **settings)) as producer,
+    with frozen(topics={"t": 8}, enable_idempotence=idempotent, **settings) as (
+        cluster,
+        clock,
+        producer,
     ):
         for partition in range(8):
             warm_up(producer, partition=partition)
@@ -283,10 +266,8 @@ def test_a_sealed_batch_that_waits_costs_nothing_for_each_message_that_comes(
 
     monkeypatch.setattr(PartitionBuffer, "drop_ahead", counted)
     held = Held()
-    with (
-        ScriptedCluster(topics={"t": partitions}) as cluster,
-        ended(cluster.producer(enable_idempotence=False, linger_ms=200)) as producer,
-    ):
+    settings: dict[str, Any] = {"enable_idempotence": False, "linger_ms": 200}
+    with running(topics={"t": partitions}, **settings) as (cluster, producer):
         warm_up(producer)
         cluster.next("produce", held)
 

@@ -32,13 +32,14 @@ from .helper import (
     attempts,
     backs_off,
     came,
-    ended,
     error_of,
+    frozen,
     let_pass,
     log,
     numbers,
     offsets,
     outcomes,
+    running,
     send,
     sent,
     until,
@@ -62,11 +63,8 @@ FIVES: dict[str, Any] = {"batch_max_messages": 5, **LINGERING, **FAST}
 def test_ten_messages_in_one_request_are_ten_outcomes_in_order() -> None:
     """Sarama 2: Flush.Messages=10, one response, ten successes in order, metadata intact."""
     told = Told()
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(batch_max_messages=10, **LINGERING, **FAST) as producer,
-    ):
-        # Not flush(): it would send those that are in the broker's buffer by then.
+    # Not flush(): it would send those that are in the broker's buffer by then.
+    with running(batch_max_messages=10, **LINGERING, **FAST) as (cluster, producer):
         offsets([producer.send("t", v, partition=0, on_delivery=told) for v in numbers(10)])
         assert told.values == numbers(10)
         assert attempts(cluster) == 1
@@ -74,10 +72,7 @@ def test_ten_messages_in_one_request_are_ten_outcomes_in_order() -> None:
 
 def test_three_groups_of_five_are_three_batches() -> None:
     """Sarama 3: Flush.Messages=5, three times five."""
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(**FIVES) as producer,
-    ):
+    with running(**FIVES) as (cluster, producer):
         for start in (0, 5, 10):
             assert offsets(send(producer, numbers(5, start))) == list(range(start, start + 5))
         assert [batch.count for batch in cluster.batches("t")] == [5, 5, 5]
@@ -85,10 +80,7 @@ def test_three_groups_of_five_are_three_batches() -> None:
 
 def test_two_leaders_get_five_each() -> None:
     """Sarama 4: two partitions on two leaders, round robin."""
-    with (
-        ScriptedCluster(2, topics={"t": 2}) as cluster,
-        cluster.producer(partitioner="round_robin", **FAST) as producer,
-    ):
+    with running(2, topics={"t": 2}, partitioner="round_robin", **FAST) as (cluster, producer):
         assert None not in offsets([producer.send("t", value) for value in numbers(10)])
         assert [len(log(cluster, "t", i)) for i in range(2)] == [5, 5]
         assert {(batch.broker, batch.partition) for batch in sent(cluster)} == {(0, 0), (1, 1)}
@@ -102,10 +94,7 @@ def test_a_partitioner_that_fails_for_three_of_five() -> None:
             raise LookupError(key)
         return 0
 
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(partitioner=partitioner, **FAST) as producer,
-    ):
+    with running(partitioner=partitioner, **FAST) as (cluster, producer):
         for _ in range(5):
             keys = [b"good", b"bad", b"bad", b"good", b"bad"]
             found = outcomes([producer.send("t", b"value", key=key) for key in keys])
@@ -116,10 +105,7 @@ def test_a_partitioner_that_fails_for_three_of_five() -> None:
 @BOTH
 def test_the_leader_has_moved(idempotent: bool) -> None:
     """Sarama 6: ten go to the new leader after a rejection; the next ten go straight to it."""
-    with (
-        ScriptedCluster(2, topics={"t": 1}) as cluster,
-        cluster.producer(enable_idempotence=idempotent, **FAST) as producer,
-    ):
+    with running(2, enable_idempotence=idempotent, **FAST) as (cluster, producer):
         warm_up(producer)
         cluster.move_leader("t", 0, 1)
         assert offsets(send(producer, numbers(10))) == list(range(1, 11))
@@ -132,10 +118,7 @@ def test_the_leader_has_moved(idempotent: bool) -> None:
 
 def test_without_hints_too_the_leader_is_found() -> None:
     """As before, but the answer does not name the leader (Produce before version 10)."""
-    with (
-        ScriptedCluster(2, topics={"t": 1}, versions={"produce": (3, 9)}) as cluster,
-        cluster.producer(retries=1, **FAST) as producer,
-    ):
+    with running(2, versions={"produce": (3, 9)}, retries=1, **FAST) as (cluster, producer):
         warm_up(producer)
         cluster.move_leader("t", 0, 1)
         assert offsets(send(producer, numbers(10))) == list(range(1, 11))
@@ -144,10 +127,7 @@ def test_without_hints_too_the_leader_is_found() -> None:
 
 def test_with_a_hint_nobody_waits_for_metadata_or_a_backoff() -> None:
     """KIP-951: time stands still, Metadata is not answered, and the message arrives."""
-    with (
-        ScriptedCluster(2, topics={"t": 1}) as cluster,
-        ended(cluster.producer(clock=FakeClock(), retries=1)) as producer,
-    ):
+    with frozen(2, retries=1) as (cluster, _, producer):
         warm_up(producer)
         cluster.next("metadata", *[Held()] * 9)
         cluster.move_leader("t", 0, 1)
@@ -157,11 +137,7 @@ def test_with_a_hint_nobody_waits_for_metadata_or_a_backoff() -> None:
 
 def test_two_brokers_that_name_each_other_are_not_asked_as_fast_as_they_answer() -> None:
     """KIP-951 again: a hint skips the first backoff only."""
-    clock = FakeClock()
-    with (
-        ScriptedCluster(2, topics={"t": 1}) as cluster,
-        ended(cluster.producer(clock=clock, retries=1)) as producer,
-    ):
+    with frozen(2, retries=1) as (cluster, clock, producer):
         warm_up(producer)
 
         def swap() -> None:
@@ -181,10 +157,7 @@ def test_two_brokers_that_name_each_other_are_not_asked_as_fast_as_they_answer()
 @pytest.mark.parametrize("code", [MOVED, TEMPORARY, ErrorCode.INVALID_RECORD])
 def test_after_an_error_without_retries_the_leader_is_still_found(code: ErrorCode) -> None:
     """Sarama 7 and 16, #294, #509: Retry.Max=0, errors, then the leader moves; it recovers."""
-    with (
-        ScriptedCluster(2, topics={"t": 1}) as cluster,
-        cluster.producer(enable_idempotence=False, retries=0, **FIVES) as producer,
-    ):
+    with running(2, enable_idempotence=False, retries=0, **FIVES) as (cluster, producer):
         cluster.next("produce", Refuse(code))
         found = outcomes(send(producer, numbers(5)))
         # A moved leader does not count as a retry.
@@ -202,10 +175,7 @@ def test_a_serializer_that_fails_harms_its_own_message() -> None:
             raise LookupError(value)
         return b"%d" % value
 
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(value_serializer=serialize, **FAST) as producer,
-    ):
+    with running(value_serializer=serialize, **FAST) as (cluster, producer):
         for number in range(3):
             with pytest.raises(LookupError):
                 producer.send("t", "bad")
@@ -216,10 +186,7 @@ def test_a_serializer_that_fails_harms_its_own_message() -> None:
 @BOTH
 def test_a_broker_starts_again_at_its_address(idempotent: bool) -> None:
     """Sarama 9: the next message survives the end of the connection."""
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(enable_idempotence=idempotent, retries=1, **FAST) as producer,
-    ):
+    with running(enable_idempotence=idempotent, retries=1, **FAST) as (cluster, producer):
         for number in range(5):
             assert offsets(send(producer, [b"%d" % number])) == [number]
             cluster.stop(0)
@@ -230,10 +197,7 @@ def test_a_broker_starts_again_at_its_address(idempotent: bool) -> None:
 @BOTH
 def test_the_leader_dies_and_the_metadata_stays_stale(idempotent: bool) -> None:
     """Sarama 10: the metadata names the dead one twice, then the new one: ten are delivered."""
-    with (
-        ScriptedCluster(2, topics={"t": 1}) as cluster,
-        cluster.producer(enable_idempotence=idempotent, retries=1, **FAST) as producer,
-    ):
+    with running(2, enable_idempotence=idempotent, retries=1, **FAST) as (cluster, producer):
         warm_up(producer)
         Frozen(cluster, 2)
         cluster.stop(0)
@@ -245,10 +209,7 @@ def test_the_leader_dies_and_the_metadata_stays_stale(idempotent: bool) -> None:
 @BOTH
 def test_the_leader_flaps(idempotent: bool) -> None:
     """Sarama 11: four moves, the same leader twice among them: ten, then ten more directly."""
-    with (
-        ScriptedCluster(2, topics={"t": 1}) as cluster,
-        cluster.producer(enable_idempotence=idempotent, retries=1, **FAST) as producer,
-    ):
+    with running(2, enable_idempotence=idempotent, retries=1, **FAST) as (cluster, producer):
         warm_up(producer)
         for leader in (1, 0, 0, 1):
             move = Before(lambda to=leader: cluster.move_leader("t", 0, to), Refuse(MOVED))
@@ -260,15 +221,9 @@ def test_the_leader_flaps(idempotent: bool) -> None:
 
 def test_a_slow_broker_with_five_requests_under_way() -> None:
     """Sarama 14, #2129, #2121: after the read timeout all of them end, and nothing hangs."""
-    clock = FakeClock()
-    with (
-        ScriptedCluster(topics={"t": 5}) as cluster,
-        ended(
-            cluster.producer(
-                clock=clock, retries=1, request_timeout_ms=1_500, delivery_timeout_ms=2_000
-            )
-        ) as producer,
-    ):
+    with frozen(
+        topics={"t": 5}, retries=1, request_timeout_ms=1_500, delivery_timeout_ms=2_000
+    ) as (cluster, clock, producer):
         cluster.next("produce", *[Held()] * 99)
         deliveries = [
             delivery for number in range(5) for delivery in send(producer, [b"v"], partition=number)
@@ -283,10 +238,7 @@ def test_a_slow_broker_with_five_requests_under_way() -> None:
 
 def test_a_broker_is_replaced_while_four_threads_send() -> None:
     """Sarama 15, #2150: all forty arrive, and no control message reaches the log."""
-    with (
-        ScriptedCluster(2, topics={"t": 1}) as cluster,
-        cluster.producer(retries=1, **FAST) as producer,
-    ):
+    with running(2, retries=1, **FAST) as (cluster, producer):
         cluster.next("produce", Drop(), Refuse(MOVED), broker=0)
         deliveries: list[list[Delivery]] = [[] for _ in range(4)]
 
@@ -310,10 +262,7 @@ def test_a_broker_is_replaced_while_four_threads_send() -> None:
 
 def test_a_partition_that_does_not_send_does_not_hold_on_to_a_dead_broker() -> None:
     """Sarama 17: two partitions, the broker restarts, one sends; then the other; clean close."""
-    with (
-        ScriptedCluster(topics={"t": 2}) as cluster,
-        cluster.producer(retries=1, **FAST) as producer,
-    ):
+    with running(topics={"t": 2}, retries=1, **FAST) as (cluster, producer):
         for partition in range(2):
             warm_up(producer, partition=partition)
         cluster.stop(0)
@@ -325,9 +274,9 @@ def test_a_partition_that_does_not_send_does_not_hold_on_to_a_dead_broker() -> N
 @BOTH
 def test_one_partition_fails_and_its_neighbour_does_not_notice(idempotent: bool) -> None:
     """Sarama 18: the other is delivered; the one succeeds on the same broker, and five after it."""
-    with (
-        ScriptedCluster(topics={"t": 2}) as cluster,
-        cluster.producer(enable_idempotence=idempotent, retries=1, **FAST) as producer,
+    with running(topics={"t": 2}, enable_idempotence=idempotent, retries=1, **FAST) as (
+        cluster,
+        producer,
     ):
         for partition in range(2):
             warm_up(producer, partition=partition)
@@ -355,10 +304,7 @@ def test_every_other_batch_fails_before_or_behind_the_append() -> None:
     for number in range(10):
         fault = Refuse(TEMPORARY) if number % 2 else Drop(appended=True)
         faults += [fault, lambda exchange: exchange.answer(exchange.apply())]
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(**FIVES) as producer,
-    ):
+    with running(**FIVES) as (cluster, producer):
         cluster.next("produce", *faults)
         assert offsets(send(producer, numbers(50))) == list(range(50))
         assert log(cluster) == numbers(50)
@@ -372,10 +318,7 @@ def test_every_other_batch_fails_before_or_behind_the_append() -> None:
 @BOTH
 def test_every_message_of_a_batch_that_fails_has_an_outcome(idempotent: bool) -> None:
     """Sarama 23, #2378, #1878: always not enough replicas; all ten are reported, not one."""
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(enable_idempotence=idempotent, retries=1, **FIVES) as producer,
-    ):
+    with running(enable_idempotence=idempotent, retries=1, **FIVES) as (cluster, producer):
         cluster.next("produce", *[Refuse(TEMPORARY)] * 4)
         deliveries = send(producer, numbers(10))
         assert {isinstance(e, RetriesExhaustedError) for e in outcomes(deliveries)} == {True}
@@ -385,7 +328,7 @@ def test_every_message_of_a_batch_that_fails_has_an_outcome(idempotent: bool) ->
 
 def test_nothing_runs_that_was_not_needed() -> None:
     """Sarama 28: a producer that was created and dropped leaves no thread (the fixture checks)."""
-    with ScriptedCluster(3, topics={"t": 30}) as cluster, cluster.producer(**FAST) as producer:
+    with running(3, topics={"t": 30}, **FAST) as (_, producer):
         for partition in range(30):
             warm_up(producer, partition=partition)
 
@@ -394,11 +337,9 @@ def test_nothing_runs_that_was_not_needed() -> None:
 @pytest.mark.parametrize("fault", [Refuse(TEMPORARY), Refuse(MOVED), Drop()], ids=repr)
 def test_exactly_three_requests_in_order(fault: Action, idempotent: bool) -> None:
     """Sarama 48, #2619: batch 0 fails once, then 0, then 1; not 1 before 0."""
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(
-            enable_idempotence=idempotent, batch_max_messages=1, **LINGERING, **FAST
-        ) as producer,
+    with running(enable_idempotence=idempotent, batch_max_messages=1, **LINGERING, **FAST) as (
+        cluster,
+        producer,
     ):
         warm_up(producer)
         held = Held(then=fault)
@@ -416,10 +357,7 @@ def test_exactly_three_requests_in_order(fault: Action, idempotent: bool) -> Non
 
 def test_acks_0_never_waits_for_an_answer() -> None:
     """Sarama 49: three messages, no answers, three outcomes."""
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(acks=0, **FAST) as producer,
-    ):
+    with running(acks=0, **FAST) as (cluster, producer):
         for number in range(3):
             assert offsets(send(producer, [b"%d" % number])) == [-1]
         until(lambda: log(cluster) == numbers(3))
@@ -430,19 +368,12 @@ def test_endless_refusals_do_not_grow_memory_and_everything_has_an_outcome(
     idempotent: bool,
 ) -> None:
     """Sarama 47, #1358, #840: the buffer is bounded at admission; no message is dropped for it."""
-    clock = FakeClock()
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        ended(
-            cluster.producer(
-                clock=clock,
-                enable_idempotence=idempotent,
-                buffer_memory=200_000,
-                max_block_ms=0,
-                delivery_timeout_ms=8_000,
-            )
-        ) as producer,
-    ):
+    with frozen(
+        enable_idempotence=idempotent,
+        buffer_memory=200_000,
+        max_block_ms=0,
+        delivery_timeout_ms=8_000,
+    ) as (cluster, clock, producer):
         cluster.next("produce", *[Refuse(MOVED)] * 9999)
         accepted: list[Delivery] = []
         full: list[BufferFullError] = []
@@ -470,11 +401,7 @@ def test_what_came_to_the_old_path_goes_before_what_is_fresh(idempotent: bool) -
     2. Message 2 reaches the failed buffer, and is handed back, with a separate backoff.
     3. Message 1 is retried. Message 3 is sent: its level is lower, so it waits for the chaser.
     """
-    clock = FakeClock()
-    with (
-        ScriptedCluster(topics={"t": 2}) as cluster,
-        ended(cluster.producer(clock=clock, enable_idempotence=idempotent)) as producer,
-    ):
+    with frozen(topics={"t": 2}, enable_idempotence=idempotent) as (cluster, clock, producer):
         for partition in range(2):
             warm_up(producer, partition=partition)
         cluster.next("produce", Refuse(TEMPORARY))
@@ -502,10 +429,7 @@ def test_the_watermark_rises_by_more_than_one(idempotent: bool) -> None:
     2. A fails twice more: levels 2 and 3. Messages sent in between are at level 0, and wait.
     """
     held = Held(then=Refuse(MOVED))
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(enable_idempotence=idempotent, retries=1, **FIVES) as producer,
-    ):
+    with running(enable_idempotence=idempotent, retries=1, **FIVES) as (cluster, producer):
         offsets(send(producer, numbers(5)))
         again = [Held(then=Refuse(MOVED)) for _ in range(3)]
         cluster.next("produce", held, *again)
@@ -523,10 +447,7 @@ def test_the_watermark_rises_by_more_than_one(idempotent: bool) -> None:
 @BOTH
 def test_two_levels_of_chasers(idempotent: bool) -> None:
     """3.4: the second batch of a pipeline fails after the first was retried."""
-    with (
-        ScriptedCluster(2, topics={"t": 1}) as cluster,
-        cluster.producer(enable_idempotence=idempotent, retries=9, **FIVES) as producer,
-    ):
+    with running(2, enable_idempotence=idempotent, retries=9, **FIVES) as (cluster, producer):
         offsets(send(producer, numbers(5)))
         fails = RefuseIf(TEMPORARY, lambda values: b"10" in values)
         cluster.next("produce", Refuse(MOVED), fails, fails, fails, Refuse(MOVED), Drop())
@@ -539,10 +460,7 @@ def test_two_levels_of_chasers(idempotent: bool) -> None:
 def test_the_leader_is_gone_while_buffers_are_released() -> None:
     """3.4: looking for the leader fails when the levels' buffers are to be flushed."""
     held = Held(then=Drop())
-    with (
-        ScriptedCluster(2, topics={"t": 1}) as cluster,
-        cluster.producer(retries=1, **FIVES) as producer,
-    ):
+    with running(2, retries=1, **FIVES) as (cluster, producer):
         offsets(send(producer, numbers(5)))
         cluster.next("produce", held)
         deliveries = send(producer, numbers(20, 5))
@@ -561,10 +479,7 @@ def test_the_leader_is_gone_while_buffers_are_released() -> None:
 
 def test_a_missing_block_is_not_taken_for_success() -> None:
     """3.4: a response without the partition (Sarama fails its messages; here they are retried)."""
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(retries=1, **FAST) as producer,
-    ):
+    with running(retries=1, **FAST) as (cluster, producer):
         warm_up(producer)
         cluster.next("produce", Omit("t", 0), Omit("t", 0, appended=True))
         assert offsets(send(producer, [b"value"])) == [1]
@@ -584,10 +499,7 @@ def test_a_partial_batch_goes_with_close() -> None:
 def test_a_late_error_of_an_old_broker_does_not_harm_its_successor() -> None:
     """3.4: the leader moves away and back while the first broker still owes an answer."""
     late = Held(then=Drop())
-    with (
-        ScriptedCluster(2, topics={"t": 2, "u": 1}) as cluster,
-        cluster.producer(retries=1, **FAST) as producer,
-    ):
+    with running(2, topics={"t": 2, "u": 1}, retries=1, **FAST) as (cluster, producer):
         for topic in ("t", "u"):
             warm_up(producer, topic=topic)
         cluster.next("produce", late, broker=0)
@@ -605,10 +517,7 @@ def test_a_late_error_of_an_old_broker_does_not_harm_its_successor() -> None:
 
 def test_memory_is_given_back_after_an_outage() -> None:
     """3.4: memory held while the broker was down is counted, and released."""
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(**FAST) as producer,
-    ):
+    with running(**FAST) as (cluster, producer):
         cluster.stop(0)
         deliveries = send(producer, [bytes(1000)] * 500)
         assert producer._budget.used >= 500_000
@@ -638,12 +547,9 @@ def test_any_faults(seed: int, idempotent: bool) -> None:
     chosen = random.Random(seed)
     told: dict[int, list[bytes | None]] = {0: [], 1: []}
     errors: list[BaseException] = []
-    with (
-        ScriptedCluster(2, topics={"t": 2}) as cluster,
-        cluster.producer(
-            enable_idempotence=idempotent, batch_max_messages=3, linger_ms=1, **FAST
-        ) as producer,
-    ):
+    with running(
+        2, topics={"t": 2}, enable_idempotence=idempotent, batch_max_messages=3, linger_ms=1, **FAST
+    ) as (cluster, producer):
 
         def report(error: BaseException | None, delivery: Delivery) -> None:
             if error is not None:
@@ -685,10 +591,7 @@ def _number(value: bytes | None) -> int:
 def test_a_connection_that_breaks_keeps_the_order_of_what_is_behind_it(idempotent: bool) -> None:
     """#3639, #3644, #3693: a partition stays reserved until the failed batch's final outcome."""
     held = Held(then=Drop())
-    with (
-        ScriptedCluster(2, topics={"t": 1}) as cluster,
-        cluster.producer(enable_idempotence=idempotent, retries=1, **FIVES) as producer,
-    ):
+    with running(2, enable_idempotence=idempotent, retries=1, **FIVES) as (cluster, producer):
         offsets(send(producer, numbers(5)))
         # Lost at the old leader, rejected by the new one, then lost there.
         cluster.next("produce", held, broker=0)
@@ -705,10 +608,7 @@ def test_a_connection_that_breaks_keeps_the_order_of_what_is_behind_it(idempoten
 @BOTH
 def test_a_message_is_not_stuck_behind_what_nobody_wakes(idempotent: bool) -> None:
     """#3689: one message now and then; the broker closes idle connections; no wake-up is lost."""
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(enable_idempotence=idempotent, retries=1, **FAST) as producer,
-    ):
+    with running(enable_idempotence=idempotent, retries=1, **FAST) as (cluster, producer):
         for number in range(30):
             assert offsets(send(producer, [b"%d" % number])) == [number]
             with cluster._changed:
@@ -736,10 +636,7 @@ def test_close_while_a_partition_waits_for_its_turn() -> None:
 
 def test_numbers_are_not_burned_while_the_broker_is_down() -> None:
     """#1430, #3354: sequence numbers are assigned once, when a batch is sealed for a connection."""
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(retries=1, **FIVES) as producer,
-    ):
+    with running(retries=1, **FIVES) as (cluster, producer):
         offsets(send(producer, numbers(5)))
         cluster.stop(0)
         deliveries = send(producer, numbers(20, 5))
@@ -751,12 +648,8 @@ def test_numbers_are_not_burned_while_the_broker_is_down() -> None:
 
 def test_a_partition_without_leader_loses_nothing_however_long_it_takes() -> None:
     """#1145, #1126, #2760, #3135: an election longer than three attempts; no breaker opens."""
-    clock = FakeClock()
-    with (
-        ScriptedCluster(2, topics={"t": 1}) as cluster,
-        # let_pass() may advance the time while metadata is on its way.
-        ended(cluster.producer(clock=clock, retries=1, delivery_timeout_ms=86_400_000)) as producer,
-    ):
+    # let_pass() may advance the time while metadata is on its way.
+    with frozen(2, retries=1, delivery_timeout_ms=86_400_000) as (cluster, clock, producer):
         warm_up(producer)
         cluster.stop(0)
         deliveries = send(producer, numbers(10))
@@ -773,10 +666,7 @@ def test_a_partition_without_leader_loses_nothing_however_long_it_takes() -> Non
 
 def test_one_large_message_does_not_fail_its_small_neighbours() -> None:
     """#2797, #805: a batch that is too large for the broker is split; only the large one fails."""
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(**FIVES) as producer,
-    ):
+    with running(**FIVES) as (cluster, producer):
         large = RefuseIf(ErrorCode.MESSAGE_TOO_LARGE, lambda values: b"7" in values)
         cluster.next("produce", *[large] * 99)
         found = outcomes(send(producer, numbers(20)))
@@ -786,12 +676,10 @@ def test_one_large_message_does_not_fail_its_small_neighbours() -> None:
 
 def test_new_partitions_are_used() -> None:
     """#1642: the number of partitions is read again."""
-    clock = FakeClock()
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        ended(
-            cluster.producer(clock=clock, metadata_max_age_ms=60_000, partitioner="round_robin")
-        ) as producer,
+    with frozen(metadata_max_age_ms=60_000, partitioner="round_robin") as (
+        cluster,
+        clock,
+        producer,
     ):
         warm_up(producer)
         with cluster._changed:
@@ -808,11 +696,7 @@ def test_new_partitions_are_used() -> None:
 
 def test_a_burst_of_partitions_that_fail_is_no_burst_of_metadata() -> None:
     """#3224, #3261: a hundred partitions on a broker that dies; requests for metadata coalesce."""
-    clock = FakeClock()
-    with (
-        ScriptedCluster(2, topics={"t": 200}) as cluster,
-        ended(cluster.producer(clock=clock)) as producer,
-    ):
+    with frozen(2, topics={"t": 200}) as (cluster, clock, producer):
         warm_up(producer)
         warm_up(producer, partition=1)
         asked = len(cluster.received("metadata"))
@@ -826,10 +710,7 @@ def test_a_burst_of_partitions_that_fail_is_no_burst_of_metadata() -> None:
 def test_settling_never_goes_through_the_user_s_object() -> None:
     """#2241: the same callback for many messages, called for each with its own outcome."""
     told = Told()
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(**FIVES) as producer,
-    ):
+    with running(**FIVES) as (cluster, producer):
         cluster.next("produce", Refuse(TEMPORARY), Drop(appended=True))
         for value in numbers(50):
             producer.send("t", value, partition=0, on_delivery=told)

@@ -40,12 +40,13 @@ from .helper import (
     Told,
     backs_off,
     came,
-    ended,
     error_of,
+    frozen,
     let_pass,
     log,
     numbers,
     offsets,
+    running,
     send,
     waits_for,
     warm_up,
@@ -69,11 +70,7 @@ def joined(threads: Iterable[threading.Thread]) -> None:
 
 def test_flush_does_not_linger() -> None:
     """Time stands still, so no batch is sent because its linger time has passed."""
-    clock = FakeClock()
-    with (
-        ScriptedCluster(topics={"t": 3}) as cluster,
-        ended(cluster.producer(clock=clock, linger_ms=60_000)) as producer,
-    ):
+    with frozen(topics={"t": 3}, linger_ms=60_000) as (_, clock, producer):
         deliveries = [send(producer, [b"value"], partition=i)[0] for i in range(3)]
         # The BrokerWorker has some of them, and would wait.
         waits_for(clock, 60)
@@ -83,10 +80,7 @@ def test_flush_does_not_linger() -> None:
 
 
 def test_what_lingers_behind_a_flush_lingers_again() -> None:
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        ended(cluster.producer(clock=FakeClock(), linger_ms=60_000)) as producer,
-    ):
+    with frozen(linger_ms=60_000) as (cluster, _, producer):
         send(producer, [b"before"])
         producer.flush()
         (after,) = send(producer, [b"after"])
@@ -97,10 +91,7 @@ def test_what_lingers_behind_a_flush_lingers_again() -> None:
 
 
 def test_flush_waits_for_what_goes_round_again() -> None:
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(linger_ms=60_000, **FAST) as producer,
-    ):
+    with running(linger_ms=60_000, **FAST) as (cluster, producer):
         cluster.next("produce", Refuse(ErrorCode.NOT_ENOUGH_REPLICAS), Drop(), Refuse(6))
         deliveries = send(producer, numbers(10))
         producer.flush(SOON)
@@ -110,10 +101,7 @@ def test_flush_waits_for_what_goes_round_again() -> None:
 
 def test_flush_waits_for_callbacks() -> None:
     told = Told()
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(**FAST) as producer,
-    ):
+    with running(**FAST) as (_, producer):
         for value in numbers(200):
             producer.send("t", value, partition=0, on_delivery=told)
         producer.flush(SOON)
@@ -121,12 +109,8 @@ def test_flush_waits_for_callbacks() -> None:
 
 
 def test_flush_is_not_extended_by_what_is_sent_later() -> None:
-    clock = FakeClock()
     before, later = Held(), Held()
-    with (
-        ScriptedCluster(2, topics={"t": 2}) as cluster,
-        ended(cluster.producer(clock=clock)) as producer,
-    ):
+    with frozen(2, topics={"t": 2}) as (cluster, clock, producer):
         cluster.next("produce", before, broker=0)
         cluster.next("produce", later, broker=1)
         first = send(producer, [b"first"])
@@ -144,10 +128,7 @@ def test_flush_is_not_extended_by_what_is_sent_later() -> None:
 
 
 def test_flush_says_what_failed_and_only_once() -> None:
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(linger_ms=60_000, **FAST) as producer,
-    ):
+    with running(linger_ms=60_000, **FAST) as (cluster, producer):
         cluster.next("produce", Refuse(ErrorCode.INVALID_RECORD))
         producer.send_many("t", numbers(5), partitions=[0] * 5)  # one batch
         with pytest.raises(DeliveryFailures, match="INVALID_RECORD") as caught:
@@ -158,10 +139,7 @@ def test_flush_says_what_failed_and_only_once() -> None:
 
 def test_a_flush_whose_time_is_over_says_how_many_are_left_and_they_go_on() -> None:
     held = Held()
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(**FAST) as producer,
-    ):
+    with running(**FAST) as (cluster, producer):
         cluster.next("produce", held)
         deliveries = send(producer, numbers(7))
         held.wait_until_held()
@@ -173,11 +151,7 @@ def test_a_flush_whose_time_is_over_says_how_many_are_left_and_they_go_on() -> N
 
 
 def test_flush_ends_with_the_last_deadline() -> None:
-    clock = FakeClock()
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        ended(cluster.producer(clock=clock, delivery_timeout_ms=5_000)) as producer,
-    ):
+    with frozen(delivery_timeout_ms=5_000) as (cluster, clock, producer):
         cluster.stop(0)
         told: list[BaseException] = []
 
@@ -199,10 +173,7 @@ def test_flush_ends_with_the_last_deadline() -> None:
 
 def test_flushes_of_several_threads() -> None:
     held = Held()
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(linger_ms=60_000, **FAST) as producer,
-    ):
+    with running(linger_ms=60_000, **FAST) as (cluster, producer):
         cluster.next("produce", held)
         deliveries = send(producer, numbers(10))
         flushes = [in_thread(lambda: producer.flush(SOON)) for _ in range(5)]
@@ -483,10 +454,7 @@ def test_callbacks_may_send_as_long_as_they_like() -> None:
         else:
             done.set()
 
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(**FAST) as producer,
-    ):
+    with running(**FAST) as (cluster, producer):
         producer.send("t", b"50", partition=0, on_delivery=report)
         assert done.wait(SOON)
         assert log(cluster) == [b"%d" % number for number in range(50, 0, -1)]
@@ -498,10 +466,7 @@ def test_a_callback_that_fails_harms_nobody(caplog: pytest.LogCaptureFixture) ->
     def failing(error: BaseException | None, delivery: Delivery) -> None:
         raise LookupError("a user's mistake")
 
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(**FAST) as producer,
-    ):
+    with running(**FAST) as (cluster, producer):
         for number in range(20):
             callback = failing if number % 2 else told
             producer.send("t", b"%d" % number, partition=0, on_delivery=callback)
@@ -513,10 +478,7 @@ def test_a_callback_that_fails_harms_nobody(caplog: pytest.LogCaptureFixture) ->
 
 def test_a_callback_that_blocks_holds_up_no_outcome() -> None:
     gate = threading.Event()
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(**FAST) as producer,
-    ):
+    with running(**FAST) as (_, producer):
         producer.send("t", b"value", partition=0, on_delivery=lambda *_: gate.wait(SOON))
         deliveries = send(producer, numbers(50))
         assert [delivery.result(SOON).offset for delivery in deliveries] == list(range(1, 51))
@@ -531,10 +493,7 @@ def test_a_partitioner_that_fails_or_talks_nonsense_harms_its_own_message() -> N
         return {b"none": None, b"text": "0", b"far": 99, b"negative": -1}.get(key, 0)
 
     keys = [b"good", b"raise", b"none", b"good", b"text", b"far", b"negative", b"good"]
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(partitioner=partitioner, **FAST) as producer,
-    ):
+    with running(partitioner=partitioner, **FAST) as (_, producer):
         deliveries = [producer.send("t", key, key=key) for key in keys]
         good = [d for d, key in zip(deliveries, keys, strict=True) if key == b"good"]
         assert offsets(good) == [0, 1, 2]

@@ -20,6 +20,7 @@ from .helper import (
     backs_off,
     ended,
     error_of,
+    frozen,
     let_pass,
     log,
     offsets,
@@ -117,11 +118,8 @@ def test_a_stalled_callback_holds_up_no_outcome() -> None:
 @pytest.mark.parametrize("idempotent", [True, False])
 def test_a_jump_of_an_hour_ends_nothing_but_what_is_late(idempotent: bool) -> None:
     """As after a SIGSTOP, or a suspended machine: every timeout has passed at once."""
-    clock, told, held = FakeClock(), Told(), Held()
-    with (
-        ScriptedCluster(topics={"t": 2}) as cluster,
-        ended(cluster.producer(clock=clock, enable_idempotence=idempotent)) as producer,
-    ):
+    told, held = Told(), Held()
+    with frozen(topics={"t": 2}, enable_idempotence=idempotent) as (cluster, clock, producer):
         for partition in range(2):
             warm_up(producer, partition=partition)
         cluster.next("produce", held, Refuse(ErrorCode.NOT_ENOUGH_REPLICAS))
@@ -145,11 +143,7 @@ def test_a_jump_of_an_hour_ends_nothing_but_what_is_late(idempotent: bool) -> No
 
 @pytest.mark.parametrize("seconds", [-10_000_000.0, 10_000_000.0])
 def test_a_jump_of_the_wall_clock_changes_nothing_but_timestamps(seconds: float) -> None:
-    clock = FakeClock()
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        ended(cluster.producer(clock=clock, linger_ms=100)) as producer,
-    ):
+    with frozen(linger_ms=100) as (cluster, clock, producer):
         offsets_after_linger(clock, producer, b"first")
         clock._epoch += seconds
         before = cluster.log("t")[0].timestamp

@@ -5,10 +5,9 @@ from __future__ import annotations
 import threading
 
 from pykaproducer import Producer
-from pykaproducer.testing import ScriptedCluster
 from tests._support.threads import threads_left
 
-from .helper import offsets, pipeline_of
+from .helper import offsets, pipeline_of, running
 
 TOPICS = {"t": 12}
 
@@ -42,20 +41,14 @@ BROKERS = {f"{kind}-{number}" for kind in ("broker", "bridge") for number in ran
 
 
 def test_topics_and_partitions_share_the_threads_of_their_neighbours() -> None:
-    with (
-        ScriptedCluster(3, topics=TOPICS) as cluster,
-        cluster.producer(stage_threads="shared") as producer,
-    ):
+    with running(3, topics=TOPICS, stage_threads="shared") as (_, producer):
         names = after_one_message_for_each_partition(producer)
         # A stage whose items another stage's thread can handle has a thread only if it was busy.
         assert names - {"log-writer"} <= ALWAYS | BROKERS
 
 
 def test_each_topic_and_partition_has_its_own_thread_on_request() -> None:
-    with (
-        ScriptedCluster(3, topics=TOPICS) as cluster,
-        cluster.producer(stage_threads="own") as producer,
-    ):
+    with running(3, topics=TOPICS, stage_threads="own") as (_, producer):
         names = after_one_message_for_each_partition(producer)
         prefix = prefix_of(producer)
         own = {"topic-t", *(f"partition-t-{number}" for number in range(TOPICS["t"]))}

@@ -17,6 +17,7 @@ from .helper import (
     attempts,
     ended,
     error_of,
+    frozen,
     let_pass,
     log,
     offsets,
@@ -36,11 +37,7 @@ def throttled(milliseconds: int) -> Amend:
 
 def test_nothing_is_sent_before_the_time_is_over(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "pykaproducer")
-    clock = FakeClock()
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        ended(cluster.producer(clock=clock)) as producer,
-    ):
+    with frozen() as (cluster, clock, producer):
         warm_up(producer)
         cluster.next("produce", throttled(5_000), throttled(5_000))
         offsets(send(producer, [b"1"]))
@@ -65,11 +62,7 @@ def test_nothing_is_sent_before_the_time_is_over(caplog: pytest.LogCaptureFixtur
 
 
 def test_messages_expire_meanwhile_and_say_why() -> None:
-    clock = FakeClock()
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        ended(cluster.producer(clock=clock, delivery_timeout_ms=2_000)) as producer,
-    ):
+    with frozen(delivery_timeout_ms=2_000) as (cluster, clock, producer):
         warm_up(producer)
         cluster.next("produce", throttled(60_000))
         offsets(send(producer, [b"1"]))
@@ -83,11 +76,7 @@ def test_messages_expire_meanwhile_and_say_why() -> None:
 
 def test_the_throttle_ends_while_the_connection_is_closed_for_being_idle() -> None:
     """The broker's worker sleeps then: there is nothing left to send early."""
-    clock = FakeClock()
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        ended(cluster.producer(clock=clock, connections_max_idle_ms=5_000)) as producer,
-    ):
+    with frozen(connections_max_idle_ms=5_000) as (cluster, clock, producer):
         warm_up(producer)
         cluster.next("produce", throttled(60_000))
         offsets(send(producer, [b"1"]))
@@ -103,11 +92,7 @@ def test_the_throttle_ends_while_the_connection_is_closed_for_being_idle() -> No
 
 
 def test_another_broker_is_not_held_up() -> None:
-    clock = FakeClock()
-    with (
-        ScriptedCluster(2, topics={"t": 2}) as cluster,
-        ended(cluster.producer(clock=clock)) as producer,
-    ):
+    with frozen(2, topics={"t": 2}) as (cluster, clock, producer):
         for partition in (0, 1):
             warm_up(producer, partition=partition)
         cluster.next("produce", throttled(60_000), broker=0)
@@ -131,11 +116,7 @@ def test_an_old_broker_has_waited_itself() -> None:
 
 
 def test_a_lost_connection_ends_it() -> None:
-    clock = FakeClock()
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        ended(cluster.producer(clock=clock)) as producer,
-    ):
+    with frozen() as (cluster, clock, producer):
         warm_up(producer)
         cluster.next("produce", throttled(60_000))
         offsets(send(producer, [b"1"]))

@@ -9,10 +9,9 @@ import pytest
 
 from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._pipeline.bridge import Bridge
-from pykaproducer.testing import ScriptedCluster
 from pykaproducer.testing.scripted import Drop, Refuse
 
-from .helper import FAST, SOON, came, error_of, offsets, send, warm_up
+from .helper import FAST, SOON, came, error_of, offsets, running, send, warm_up
 
 WAY = [
     "accepted",
@@ -33,7 +32,7 @@ def names(events: list[dict[str, Any]]) -> list[str]:
 
 
 def test_the_usual_way() -> None:
-    with ScriptedCluster(topics={"t": 2}) as cluster, cluster.producer(**FAST) as producer:
+    with running(topics={"t": 2}, **FAST) as (_, producer):
         warm_up(producer, partition=1)
         with producer.traced() as trace:
             (delivery,) = send(producer, [b"12345"], partition=1)
@@ -56,7 +55,7 @@ def test_the_usual_way() -> None:
 
 
 def test_each_message_has_its_own() -> None:
-    with ScriptedCluster(topics={"t": 2}) as cluster, cluster.producer(**FAST) as producer:
+    with running(topics={"t": 2}, **FAST) as (_, producer):
         with producer.traced() as trace:
             deliveries = [producer.send("t", b"%d" % n, partition=n % 2) for n in range(50)]
             offsets(deliveries)
@@ -71,7 +70,7 @@ def test_each_message_has_its_own() -> None:
 
 def test_a_detour() -> None:
     """The message is rejected once, then the connection is lost."""
-    with ScriptedCluster(topics={"t": 1}) as cluster, cluster.producer(**FAST) as producer:
+    with running(**FAST) as (cluster, producer):
         warm_up(producer)
         cluster.next("produce", Refuse(ErrorCode.NOT_ENOUGH_REPLICAS), Drop())
         with producer.traced() as trace:
@@ -91,7 +90,7 @@ def test_a_detour() -> None:
 
 
 def test_waiting_for_metadata_and_for_a_leader() -> None:
-    with ScriptedCluster(2) as cluster, cluster.producer(**FAST) as producer:
+    with running(2, topics={}, **FAST) as (cluster, producer):
         cluster.stop(1)
         with producer.traced() as trace:
             (delivery,) = send(producer, [b"1"], partition=1)
@@ -114,7 +113,7 @@ def test_waiting_for_metadata_and_for_a_leader() -> None:
 
 
 def test_a_failure_and_a_callback() -> None:
-    with ScriptedCluster(topics={"t": 1}) as cluster, cluster.producer(**FAST) as producer:
+    with running(**FAST) as (cluster, producer):
         warm_up(producer)
         cluster.next("produce", Refuse(ErrorCode.INVALID_RECORD))
         with producer.traced() as trace:
@@ -127,7 +126,7 @@ def test_a_failure_and_a_callback() -> None:
 
 
 def test_what_was_sent_before_is_not_known() -> None:
-    with ScriptedCluster(topics={"t": 1}) as cluster, cluster.producer(**FAST) as producer:
+    with running(**FAST) as (_, producer):
         (delivery,) = send(producer, [b"1"])
         offsets([delivery])
         with producer.traced() as trace:
@@ -136,7 +135,7 @@ def test_what_was_sent_before_is_not_known() -> None:
 
 
 def test_one_at_a_time() -> None:
-    with ScriptedCluster(topics={"t": 1}) as cluster, cluster.producer(**FAST) as producer:
+    with running(**FAST) as (_, producer):
         with (
             producer.traced(),
             pytest.raises(RuntimeError, match="already being traced"),
@@ -162,11 +161,7 @@ def test_a_trace_may_begin_between_the_decoding_of_a_response_and_its_handling(
             found.append(traces.enter_context(producer.traced()))
         return answer
 
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(**FAST) as producer,
-        traces,
-    ):
+    with running(**FAST) as (_, producer), traces:
         found: list[Any] = []
         warm_up(producer)
         monkeypatch.setattr(Bridge, "_decoded", traced_from_here)

@@ -18,7 +18,20 @@ from pykaproducer._process.lifecycle import live_producers
 from pykaproducer.testing import FakeClock, ScriptedCluster
 from pykaproducer.testing.scripted import Refuse
 
-from .helper import FAST, SOON, ended, error_of, log, numbers, outcome, send, until, waits_for
+from .helper import (
+    FAST,
+    SOON,
+    ended,
+    error_of,
+    frozen,
+    log,
+    numbers,
+    outcome,
+    running,
+    send,
+    until,
+    waits_for,
+)
 
 
 class Errors(logging.Handler):
@@ -86,11 +99,7 @@ def test_rejected_messages_are_logged_while_the_producer_runs(errors: Errors) ->
 
 
 def test_messages_that_expire_are_logged_while_the_producer_runs(errors: Errors) -> None:
-    clock = FakeClock()
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        ended(cluster.producer(clock=clock, delivery_timeout_ms=5_000)) as producer,
-    ):
+    with frozen(delivery_timeout_ms=5_000) as (cluster, clock, producer):
         cluster.stop(0)
         for value in numbers(500):
             producer.send("t", value)
@@ -176,11 +185,7 @@ def test_outcomes_that_are_read_leave_no_line_and_nothing_behind(errors: Errors)
 
 def test_rows_of_a_block_that_found_no_space_are_logged(errors: Errors) -> None:
     """They were not accepted, but the call has not raised."""
-    clock = FakeClock()
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        ended(cluster.producer(clock=clock, buffer_memory=10_000, max_block_ms=0)) as producer,
-    ):
+    with frozen(buffer_memory=10_000, max_block_ms=0) as (cluster, clock, producer):
         cluster.stop(0)
         values = [bytes(1000)] * 50
         block = producer.send_many("t", values)
@@ -273,10 +278,7 @@ def test_another_exception_is_not_hidden(errors: Errors) -> None:
 
 
 def test_what_close_has_logged_a_block_does_not_raise(errors: Errors) -> None:
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(linger_ms=60_000, **FAST) as producer,
-    ):
+    with running(linger_ms=60_000, **FAST) as (cluster, producer):
         cluster.next("produce", Refuse(ErrorCode.INVALID_RECORD))
         producer.send("t", b"value")
         producer.close()

@@ -32,6 +32,7 @@ from .helper import (
     came,
     ended,
     error_of,
+    frozen,
     let_pass,
     log,
     metadata_is_idle,
@@ -39,6 +40,7 @@ from .helper import (
     offsets,
     outcomes,
     pipeline_of,
+    running,
     send,
     sent,
     stage_context,
@@ -54,10 +56,7 @@ BOTH = pytest.mark.parametrize("idempotent", [True, False], ids=["idempotent", "
 def test_one_send_before_the_metadata_and_none_after_is_delivered() -> None:
     """The case that KIP-286 describes: the first message is sent without another send()."""
     held = Held()
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(**FAST) as producer,
-    ):
+    with running(**FAST) as (cluster, producer):
         cluster.next("metadata", held)
         delivery = producer.send("t", b"value")
         held.wait_until_held()
@@ -76,10 +75,7 @@ def test_one_send_before_the_cluster_is_there_is_delivered() -> None:
 
 
 def test_one_send_before_the_topic_is_there_is_delivered() -> None:
-    with (
-        ScriptedCluster() as cluster,
-        cluster.producer(**FAST) as producer,
-    ):
+    with running(topics={}, **FAST) as (cluster, producer):
         delivery = producer.send("t", b"value")
         came(cluster, "metadata", 3)
         assert not delivery.done()
@@ -89,10 +85,7 @@ def test_one_send_before_the_topic_is_there_is_delivered() -> None:
 
 def test_what_is_sent_while_the_metadata_is_under_way_keeps_its_order() -> None:
     held = Held()
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(**FAST) as producer,
-    ):
+    with running(**FAST) as (cluster, producer):
         cluster.next("metadata", held)
         early = send(producer, numbers(50))
         held.wait_until_held()
@@ -106,9 +99,9 @@ def test_what_is_sent_while_the_metadata_is_under_way_keeps_its_order() -> None:
 def test_send_does_not_wait_while_metadata_does() -> None:
     """A thousand messages for a hundred topics are accepted before any answer has arrived."""
     held = Held()
-    with (
-        ScriptedCluster(topics={f"t-{i}": 1 for i in range(100)}) as cluster,
-        cluster.producer(max_block_ms=0, **FAST) as producer,
+    with running(topics={f"t-{i}": 1 for i in range(100)}, max_block_ms=0, **FAST) as (
+        cluster,
+        producer,
     ):
         cluster.next("metadata", held)
         first = producer.send("t-0", b"first")
@@ -135,10 +128,7 @@ def test_topics_without_metadata_do_not_hold_up_others() -> None:
 
 
 def test_a_partition_without_leader_does_not_hold_up_others() -> None:
-    with (
-        ScriptedCluster(2, topics={"t": 2, "u": 1}) as cluster,
-        cluster.producer(**FAST) as producer,
-    ):
+    with running(2, topics={"t": 2, "u": 1}, **FAST) as (cluster, producer):
         cluster.stop(1)
         stuck = send(producer, numbers(10), partition=1)
         assert offsets(send(producer, numbers(100))) == list(range(100))
@@ -150,10 +140,7 @@ def test_a_partition_without_leader_does_not_hold_up_others() -> None:
 
 def test_a_broker_that_is_silent_does_not_hold_up_others() -> None:
     held = Held()
-    with (
-        ScriptedCluster(2, topics={"t": 2}) as cluster,
-        cluster.producer(**FAST) as producer,
-    ):
+    with running(2, topics={"t": 2}, **FAST) as (cluster, producer):
         cluster.next("produce", held, broker=1)
         stuck = send(producer, numbers(10), partition=1)
         held.wait_until_held()
@@ -167,11 +154,7 @@ def test_a_broker_that_is_silent_does_not_hold_up_others() -> None:
 def test_a_partition_that_is_refused_does_not_hold_up_its_broker_s_others(
     idempotent: bool,
 ) -> None:
-    clock = FakeClock()
-    with (
-        ScriptedCluster(topics={"t": 2}) as cluster,
-        ended(cluster.producer(clock=clock, enable_idempotence=idempotent)) as producer,
-    ):
+    with frozen(topics={"t": 2}, enable_idempotence=idempotent) as (cluster, clock, producer):
         for partition in range(2):
             warm_up(producer, partition=partition)
         code = ErrorCode.NOT_ENOUGH_REPLICAS
@@ -187,10 +170,7 @@ def test_a_partition_that_is_refused_does_not_hold_up_its_broker_s_others(
 
 def test_a_full_buffer_is_the_only_thing_that_send_waits_for() -> None:
     held = Held()
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(buffer_memory=100_000, max_block_ms=1, **FAST) as producer,
-    ):
+    with running(buffer_memory=100_000, max_block_ms=1, **FAST) as (cluster, producer):
         cluster.next("produce", held)
         accepted = send(producer, [b"first"])
         held.wait_until_held()
@@ -207,11 +187,7 @@ def test_a_full_buffer_is_the_only_thing_that_send_waits_for() -> None:
 
 
 def test_partitions_for_is_bounded() -> None:
-    clock = FakeClock()
-    with (
-        ScriptedCluster() as cluster,
-        ended(cluster.producer(clock=clock, max_block_ms=5_000)) as producer,
-    ):
+    with frozen(topics={}, max_block_ms=5_000) as (cluster, clock, producer):
         raised: list[BaseException] = []
 
         def ask() -> None:
@@ -320,12 +296,8 @@ PLACES: list[Place] = [
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: place.__name__)
 @pytest.mark.parametrize("jumps", [(8.0,), (0.5,) * 16], ids=["at once", "slowly"])
 def test_a_deadline_holds_wherever_a_message_waits(place: Place, jumps: tuple[float, ...]) -> None:
-    clock = FakeClock()
     linger = 8_000 if place is lingering else 0
-    with (
-        ScriptedCluster(2, topics={"t": 1}) as cluster,
-        ended(cluster.producer(clock=clock, linger_ms=linger)) as producer,
-    ):
+    with frozen(2, linger_ms=linger) as (cluster, clock, producer):
         place(cluster, clock, producer)
         deliveries = [
             producer.send("t", b"value", partition=0, delivery_timeout_ms=timeout)
@@ -349,19 +321,12 @@ def test_a_deadline_holds_wherever_a_message_waits(place: Place, jumps: tuple[fl
 @BOTH
 def test_each_row_of_a_batch_in_flight_has_its_own_deadline(idempotent: bool) -> None:
     """The request carries the time that its oldest row has left; the others are retried."""
-    clock = FakeClock()
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        ended(
-            cluster.producer(
-                clock=clock,
-                enable_idempotence=idempotent,
-                linger_ms=3_600_000,
-                delivery_timeout_ms=7_200_000,
-                batch_max_messages=2,
-            )
-        ) as producer,
-    ):
+    with frozen(
+        enable_idempotence=idempotent,
+        linger_ms=3_600_000,
+        delivery_timeout_ms=7_200_000,
+        batch_max_messages=2,
+    ) as (cluster, clock, producer):
         offsets(send(producer, [b"first", b"second"]))
         held = Held(then=Drop())
         cluster.next("produce", held)
@@ -384,11 +349,7 @@ def test_each_row_of_a_batch_in_flight_has_its_own_deadline(idempotent: bool) ->
 
 
 def test_a_request_waits_no_longer_than_request_timeout_ms() -> None:
-    clock = FakeClock()
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        ended(cluster.producer(clock=clock, request_timeout_ms=10_000)) as producer,
-    ):
+    with frozen(request_timeout_ms=10_000) as (cluster, clock, producer):
         warm_up(producer)
         held = Held()
         cluster.next("produce", held)
@@ -406,11 +367,7 @@ def test_a_request_waits_no_longer_than_request_timeout_ms() -> None:
 
 
 def test_a_row_that_expires_before_it_is_written_is_not_written() -> None:
-    clock = FakeClock()
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        ended(cluster.producer(clock=clock)) as producer,
-    ):
+    with frozen() as (cluster, clock, producer):
         held = Held()
         cluster.next("metadata", held)
         short = producer.send("t", b"short", delivery_timeout_ms=5_000)
@@ -425,12 +382,8 @@ def test_a_row_that_expires_before_it_is_written_is_not_written() -> None:
 
 def test_an_answer_behind_the_deadline_changes_nothing() -> None:
     """A row is settled once: a late confirmation does not make it delivered."""
-    clock = FakeClock()
     told: list[BaseException | None] = []
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        ended(cluster.producer(clock=clock, delivery_timeout_ms=5_000)) as producer,
-    ):
+    with frozen(delivery_timeout_ms=5_000) as (cluster, clock, producer):
         held = Held()
         cluster.next("produce", held)
         late = producer.send(
@@ -451,11 +404,7 @@ def test_an_answer_behind_the_deadline_changes_nothing() -> None:
 
 def test_an_expiry_in_one_partition_leaves_the_others_alone() -> None:
     """No other partition is renumbered (the fault that duplicated messages elsewhere)."""
-    clock = FakeClock()
-    with (
-        ScriptedCluster(2, topics={"t": 2}) as cluster,
-        ended(cluster.producer(clock=clock)) as producer,
-    ):
+    with frozen(2, topics={"t": 2}) as (cluster, clock, producer):
         for partition in range(2):
             warm_up(producer, partition=partition)
         stuck = Held(then=Drop(appended=True))
@@ -482,19 +431,12 @@ def test_an_expiry_in_one_partition_leaves_the_others_alone() -> None:
 @pytest.mark.parametrize("code", [ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_LEADER_OR_FOLLOWER])
 def test_a_partition_backs_off_exponentially_with_jitter(code: ErrorCode, idempotent: bool) -> None:
     """Each wait is twice the one before, up to the longest, plus or minus a fifth."""
-    clock = FakeClock()
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        ended(
-            cluster.producer(
-                clock=clock,
-                enable_idempotence=idempotent,
-                delivery_timeout_ms=3_600_000,
-                retry_backoff_ms=100,
-                retry_backoff_max_ms=1_000,
-            )
-        ) as producer,
-    ):
+    with frozen(
+        enable_idempotence=idempotent,
+        delivery_timeout_ms=3_600_000,
+        retry_backoff_ms=100,
+        retry_backoff_max_ms=1_000,
+    ) as (cluster, clock, producer):
         warm_up(producer)
         came_at: list[float] = []
         note = Before(lambda: came_at.append(clock.monotonic()), Refuse(code))
@@ -510,11 +452,7 @@ def test_a_partition_backs_off_exponentially_with_jitter(code: ErrorCode, idempo
 
 @BOTH
 def test_a_backoff_is_over_when_its_time_has_come(idempotent: bool) -> None:
-    clock = FakeClock()
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        ended(cluster.producer(clock=clock, enable_idempotence=idempotent)) as producer,
-    ):
+    with frozen(enable_idempotence=idempotent) as (cluster, clock, producer):
         warm_up(producer)
         cluster.next("produce", Refuse(ErrorCode.NOT_ENOUGH_REPLICAS))
         (delivery,) = send(producer, [b"value"])
@@ -559,12 +497,8 @@ def test_in_the_retry_handler_each_waits_for_its_own_time_and_keeps_its_turn() -
 
 def test_metadata_is_asked_for_with_backoff_and_together() -> None:
     """A thousand partitions that look for their leaders cause one request, not a storm."""
-    clock = FakeClock()
-    with (
-        ScriptedCluster(2, topics={"t": 200}) as cluster,
-        # let_pass() may advance the time while metadata is on its way.
-        ended(cluster.producer(clock=clock, delivery_timeout_ms=86_400_000)) as producer,
-    ):
+    # let_pass() may advance the time while metadata is on its way.
+    with frozen(2, topics={"t": 200}, delivery_timeout_ms=86_400_000) as (cluster, clock, producer):
         cluster.stop(1)
         deliveries = [send(producer, [b"value"], partition=i)[0] for i in range(1, 200, 2)]
         for _ in range(5):
@@ -578,18 +512,9 @@ def test_metadata_is_asked_for_with_backoff_and_together() -> None:
 
 
 def test_metadata_is_asked_for_again_by_age() -> None:
-    clock = FakeClock()
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        ended(
-            cluster.producer(
-                clock=clock,
-                metadata_max_age_ms=300_000,
-                metadata_max_idle_ms=900_000,
-                delivery_timeout_ms=900_000,
-            )
-        ) as producer,
-    ):
+    with frozen(
+        metadata_max_age_ms=300_000, metadata_max_idle_ms=900_000, delivery_timeout_ms=900_000
+    ) as (cluster, clock, producer):
         warm_up(producer)
         until(lambda: metadata_is_idle(producer))  # or a request would be lost with the jump
         before = len(cluster.received("metadata"))
@@ -610,11 +535,7 @@ def test_a_full_batch_does_not_linger(limit: dict[str, Any], payload: bytes) -> 
 
     The clock advances only so that the dispatcher takes the messages in the open chunk.
     """
-    clock = FakeClock()
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        ended(cluster.producer(clock=clock, linger_ms=60_000, **limit)) as producer,
-    ):
+    with frozen(linger_ms=60_000, **limit) as (cluster, clock, producer):
         deliveries = send(producer, [payload] * 25)
 
         def a_little_later() -> bool:
@@ -630,11 +551,9 @@ def test_a_full_batch_does_not_linger(limit: dict[str, Any], payload: bytes) -> 
 
 
 def test_batch_max_messages_holds_for_what_goes_round_again() -> None:
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(
-            enable_idempotence=False, batch_max_messages=3, linger_ms=60_000, **FAST
-        ) as producer,
+    with running(enable_idempotence=False, batch_max_messages=3, linger_ms=60_000, **FAST) as (
+        cluster,
+        producer,
     ):
         cluster.next("produce", *[Refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER)] * 3)
         assert offsets(send(producer, numbers(30))) == list(range(30))
@@ -643,11 +562,7 @@ def test_batch_max_messages_holds_for_what_goes_round_again() -> None:
 
 def test_deadlines_of_many_messages_in_many_places() -> None:
     """One timer for all of them: each expires with its own reason."""
-    clock = FakeClock()
-    with (
-        ScriptedCluster(2, topics={"t": 4}) as cluster,
-        ended(cluster.producer(clock=clock, delivery_timeout_ms=8_000)) as producer,
-    ):
+    with frozen(2, topics={"t": 4}, delivery_timeout_ms=8_000) as (cluster, clock, producer):
         cluster.stop(1)
         cluster.next("produce", Refuse(ErrorCode.NOT_ENOUGH_REPLICAS), broker=0)
         waiting: list[Delivery] = [
@@ -672,10 +587,7 @@ SMALL_BUFFER: dict[str, Any] = {"buffer_memory": 200_000, **LINGERING}
 
 def test_nothing_lingers_while_a_send_waits_for_space() -> None:
     """Time stands still, so a lingering batch would linger forever."""
-    with (
-        ScriptedCluster(2, topics={"t": 50}) as cluster,
-        ended(cluster.producer(clock=FakeClock(), **SMALL_BUFFER)) as producer,
-    ):
+    with frozen(2, topics={"t": 50}, **SMALL_BUFFER) as (_, _, producer):
         deliveries: list[Delivery] = []
 
         def work() -> None:
@@ -694,10 +606,7 @@ def test_nothing_lingers_while_a_send_waits_for_space() -> None:
 def test_what_lingers_already_goes_when_a_send_begins_to_wait_for_space(place: str) -> None:
     # With few messages in a batch, they do not linger in the open chunk.
     settings = {**SMALL_BUFFER, "batch_max_messages": 100 if place == "broker" else 0}
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        ended(cluster.producer(clock=FakeClock(), **settings)) as producer,
-    ):
+    with frozen(**settings) as (_, _, producer):
         warmed = producer.send("t", b"first")
         producer.flush(SOON)
         offsets([warmed])
@@ -720,10 +629,7 @@ def test_what_lingers_already_goes_when_a_send_begins_to_wait_for_space(place: s
 
 def test_nothing_lingers_while_a_send_finds_no_space() -> None:
     """It does not wait for space (max_block_ms=0), and is called until there is some."""
-    with (
-        ScriptedCluster(topics={"t": 50}) as cluster,
-        ended(cluster.producer(clock=FakeClock(), max_block_ms=0, **SMALL_BUFFER)) as producer,
-    ):
+    with frozen(topics={"t": 50}, max_block_ms=0, **SMALL_BUFFER) as (_, _, producer):
         deliveries: list[Delivery] = []
         deadline = time.monotonic() + SOON
         while len(deliveries) < 1000:
@@ -747,10 +653,7 @@ def test_nothing_lingers_while_a_callback_finds_no_space() -> None:
         full.set()
         assert go.wait(SOON)
 
-    with (
-        ScriptedCluster(topics={"t": 50}) as cluster,
-        ended(cluster.producer(clock=FakeClock(), batch_size=5_000, **SMALL_BUFFER)) as producer,
-    ):
+    with frozen(topics={"t": 50}, batch_size=5_000, **SMALL_BUFFER) as (_, _, producer):
         producer.send("t", bytes(6_000), on_delivery=report)  # a full batch: it does not linger
         assert full.wait(SOON)
         deadline = time.monotonic() + SOON
