@@ -8,10 +8,12 @@ leads there. Then it runs once for each place, with a separate producer.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dis
 import functools
 import itertools
 import pathlib
+import random
 import sys
 import threading
 from collections.abc import Callable
@@ -19,12 +21,20 @@ from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 import pykaproducer
-from pykaproducer import BufferFullError, Delivery, FlushTimeoutError, Status
+from pykaproducer import (
+    BufferFullError,
+    Delivery,
+    FlushTimeoutError,
+    Status,
+    TransactionStateError,
+)
 from pykaproducer._util.clock import Clock
+from pykaproducer.delivery import TopicPartition
 from pykaproducer.testing import ScriptedCluster
 from pykaproducer.testing.scripted import Hold
 from tests._support.effort import NIGHTLY
 from tests._support.fixtures.seeds import SEED
+from tests.pipeline.helper import until
 
 #: Far more than any operation here takes, and the timeout for one that hangs (seconds).
 SOON = 30
@@ -145,13 +155,21 @@ def in_time(operation: Callable[[], object]) -> BaseException | None:
     return raised[0] if raised else None
 
 
-# The interrupted operations
+def in_time_or_raise(operation: Callable[[], object]) -> None:
+    error = in_time(operation)
+    if error is not None:
+        raise error
+
+
+# Producers
 
 
 class Scene:
     """One producer, its accepted messages, and the reported outcomes."""
 
     numbers = itertools.count()
+    #: Where the operation is interrupted.
+    place: Place
 
     def __init__(self, cluster: ScriptedCluster, settings: dict[str, Any]) -> None:
         self.name = f"scene{next(self.numbers)}"
@@ -232,66 +250,232 @@ class Scene:
             assert value in log or status is not Status.PERSISTED
             assert value not in log or status is not Status.NOT_PERSISTED
 
+    def check_no_flush_is_running(self) -> None:
+        """Check that messages linger again, and that no barrier is left."""
+        pipeline = self.producer._pipeline
+        assert pipeline is not None
+        assert not pipeline.is_flushing()
+        assert not pipeline._barriers
+        # A stage may refer to one for a moment.
+        barriers = pipeline.incomplete._barriers
+        until(lambda: not any(barrier() for barrier in list(barriers.values())))
+        self.check_nothing_is_lost()
+
     def check_it_can_be_closed(self) -> None:
         assert in_time(lambda: self.producer.close(SOON)) is None
         assert self.threads() == []
         assert self.producer._budget.used == 0
 
+    def check_after_abort(self) -> None:
+        self.check_it_can_be_closed()
+        self.cluster.join_connections()  # batches in flight are in the log now, or never will be
+        self.check_each_has_one_outcome()
+
+
+OFFSETS = {TopicPartition("input", 0): 7}
+
+
+class TransactionScene(Scene):
+    """A producer with transactions, each of which has two messages, in two topics."""
+
+    def __init__(self, cluster: ScriptedCluster, settings: dict[str, Any]) -> None:
+        super().__init__(cluster, {"transactional_id": f"id-{next(self.numbers)}", **settings})
+
+    def ready(self) -> None:
+        self.producer.init_transactions(SOON)
+
+    def open(self) -> None:
+        self.ready()
+        self.producer.begin_transaction()
+        self.write()
+
+    def write(self) -> None:
+        self.send(0)
+        self.send(1)
+
+    def write_one(self) -> None:
+        with self.producer.transaction():
+            self.write()
+
+    def fail_in_one(self) -> None:
+        with contextlib.suppress(ZeroDivisionError), self.producer.transaction():
+            self.write()
+            _ = 1 // 0
+
+    def committed(self) -> list[bytes | None]:
+        cluster = self.cluster
+        return [r.value for topic in self.topics for r in cluster.log(topic, committed=True)]
+
+    def end(self) -> None:
+        """Do what the errors say, until there is no transaction."""
+        name = "commit_transaction"
+        for _ in range(5):
+            try:
+                if name == "send_offsets_to_transaction":
+                    self.producer.send_offsets_to_transaction(OFFSETS, "group")
+                else:
+                    getattr(self.producer, name)(SOON)
+            except TransactionStateError as error:
+                if error.under_way is None:
+                    return
+                name = error.under_way
+            else:
+                name = "commit_transaction"
+        raise AssertionError("it does not end")
+
+    # Invariants
+
+    def check_that_it_is_usable(self) -> None:
+        """Check that what was done is visible as a whole or not at all, and that more can be."""
+        in_time_or_raise(self.end)
+        before = self.committed()
+        assert len(before) in (0, 2)
+        in_time_or_raise(self.write_one)
+        last_two = [self.value_of(delivery) for delivery in self.accepted[-2:]]
+        assert sorted(map(str, self.committed())) == sorted(map(str, [*before, *last_two]))
+        self.check_each_has_one_outcome()
+
+    def value_of(self, delivery: Delivery) -> bytes | None:
+        """Return the value in the log at the place of *delivery*."""
+        log = self.cluster.log(delivery.topic)
+        return next(record.value for record in log if record.offset == delivery.offset)
+
+    def check_the_block_has_ended(self) -> None:
+        """Check that no transaction is open: the program has no block that could end it.
+
+        Python does not look for signals as it throws the block's exception into a generator.
+        """
+        code, at = self.place[0]
+        if opcodes(code).get(at) not in ("YIELD_VALUE", "RESUME"):
+            stats = self.producer.stats
+            until(lambda: stats()["transactions"]["state"] not in ("open", "abortable"))
+        self.check_that_it_is_usable()
+
+    def check_that_the_same_call_tells_the_outcome(self, name: str) -> None:
+        """Check it unless the public method had got the result of the call that it consists of."""
+        code, at = self.place[0]
+        calls = [offset for offset, each in opcodes(code).items() if each == "CALL"]
+        if code.co_name == name and at > calls[0]:
+            return
+        in_time_or_raise(functools.partial(getattr(self.producer, name), SOON))
+        if name == "prepare_transaction":
+            self.ready()  # which aborts it
+        assert len(self.committed()) == (2 if name == "commit_transaction" else 0)
+        self.check_that_it_is_usable()
+
+    def check_close(self) -> None:
+        self.check_it_can_be_closed()
+        assert self.committed() == []
+        self.check_each_has_one_outcome()
+
+
+# The interrupted operations
+
 
 class Operation(NamedTuple):
-    """A preparation, the operation to interrupt, and the settings."""
+    """A preparation, the operation to interrupt, and what holds after Ctrl-C."""
 
-    prepare: Callable[[Scene], object]
-    act: Callable[[Scene], object]
+    prepare: Callable[[Any], object]
+    act: Callable[[Any], object]
     settings: dict[str, Any] = {}
     #: An exception that it may raise by itself.
     may_raise: type[Exception] | tuple[()] = ()
     #: True: the answers arrive when the operation waits. False: only when it is over.
     answered: bool = True
+    check: Callable[[Any], object] = Scene.check_nothing_is_lost
+    scene: type[Scene] = Scene
+
+
+def nothing(scene: Scene) -> None:
+    pass
+
+
+def call(name: str, *arguments: object) -> Callable[[Any], object]:
+    return lambda scene: getattr(scene.producer, name)(*arguments)
+
+
+def last(name: str, *arguments: object) -> Callable[[Any], object]:
+    """Return a call of the last delivery."""
+    return lambda scene: getattr(scene.accepted[-1], name)(*arguments)
+
+
+def transactional(
+    prepare: Callable[[Any], object],
+    act: Callable[[Any], object],
+    check: Callable[[Any], object] = TransactionScene.check_that_it_is_usable,
+) -> Operation:
+    return Operation(prepare, act, check=check, scene=TransactionScene)
+
+
+def end_of_transaction(name: str) -> Operation:
+    """Return an operation whose outcome the same call tells, or to which the errors lead."""
+
+    def check(scene: TransactionScene) -> None:
+        if name == "prepare_transaction" or random.random() < 0.5:
+            scene.check_that_the_same_call_tells_the_outcome(name)
+        else:
+            scene.check_that_it_is_usable()
+
+    return transactional(TransactionScene.open, call(name), check)
 
 
 LINGER = {"linger_ms": 60_000}
 SMALL = {"buffer_memory": 10_000}
+READY, OPEN = TransactionScene.ready, TransactionScene.open
+send_large = functools.partial(Scene.send, size=1000)
 
+#: All calls of a user that wait, or start something.
 OPERATIONS = {
-    "the first send()": Operation(lambda scene: None, Scene.send),
+    "the first send()": Operation(nothing, Scene.send),
     "send()": Operation(Scene.start, Scene.send),
     "send() to a new topic": Operation(Scene.start, lambda scene: scene.send(1)),
     "send() with a serializer": Operation(Scene.start, Scene.send, {"value_serializer": bytes}),
-    "send() that waits for space": Operation(
-        Scene.fill, lambda scene: scene.send(size=1000), SMALL
-    ),
+    "send() that waits for space": Operation(Scene.fill, send_large, SMALL),
     "send() that finds no space": Operation(
-        Scene.fill,
-        lambda scene: scene.send(size=1000),
-        {**SMALL, "max_block_ms": 0},
-        may_raise=BufferFullError,
+        Scene.fill, send_large, {**SMALL, "max_block_ms": 0}, may_raise=BufferFullError
     ),
-    "result()": Operation(Scene.pend, lambda scene: scene.accepted[-1].result(SOON)),
-    "result() of a settled message": Operation(
-        Scene.start, lambda scene: scene.accepted[-1].result(SOON)
-    ),
-    "result(0)": Operation(
-        Scene.pend, lambda scene: scene.accepted[-1].result(0), may_raise=TimeoutError
-    ),
-    "exception()": Operation(Scene.pend, lambda scene: scene.accepted[-1].exception(SOON)),
+    "result()": Operation(Scene.pend, last("result", SOON)),
+    "result() of a settled message": Operation(Scene.start, last("result", SOON)),
+    "result(0)": Operation(Scene.pend, last("result", 0), may_raise=TimeoutError),
+    "exception()": Operation(Scene.pend, last("exception", SOON)),
     "await": Operation(Scene.pend, lambda scene: asyncio.run(scene.wait_in_event_loop())),
-    "flush()": Operation(Scene.pend, lambda scene: scene.producer.flush()),
-    "flush(timeout) of what lingers": Operation(
-        Scene.pend, lambda scene: scene.producer.flush(SOON), LINGER
-    ),
+    "flush()": Operation(Scene.pend, call("flush")),
+    "flush(timeout) of what lingers": Operation(Scene.pend, call("flush", SOON), LINGER),
     "flush(0)": Operation(
-        Scene.pend, lambda scene: scene.producer.flush(0), may_raise=FlushTimeoutError
+        Scene.pend,
+        call("flush", 0),
+        may_raise=FlushTimeoutError,
+        check=Scene.check_no_flush_is_running,
     ),
     "the first partitions_for()": Operation(
-        lambda scene: None, lambda scene: scene.producer.partitions_for(scene.topics[0])
+        nothing, lambda scene: scene.producer.partitions_for(scene.topics[0])
     ),
     "partitions_for()": Operation(
         Scene.start, lambda scene: scene.producer.partitions_for(scene.topics[1])
     ),
+    "close()": Operation(Scene.pend, call("close", SOON), LINGER),
+    "abort()": Operation(
+        Scene.pend, call("abort"), LINGER, answered=False, check=Scene.check_after_abort
+    ),
+    "the first init_transactions()": transactional(nothing, call("init_transactions", SOON)),
+    "init_transactions()": transactional(READY, call("init_transactions")),
+    "begin_transaction()": transactional(READY, call("begin_transaction")),
+    "send_offsets_to_transaction()": transactional(
+        OPEN, call("send_offsets_to_transaction", OFFSETS, "group")
+    ),
+    "commit_transaction()": end_of_transaction("commit_transaction"),
+    "abort_transaction()": end_of_transaction("abort_transaction"),
+    "prepare_transaction()": end_of_transaction("prepare_transaction"),
+    "with": transactional(
+        READY, TransactionScene.write_one, TransactionScene.check_the_block_has_ended
+    ),
+    "with an exception": transactional(
+        READY, TransactionScene.fail_in_one, TransactionScene.check_the_block_has_ended
+    ),
+    "close() in a transaction": transactional(
+        OPEN, call("close", SOON), TransactionScene.check_close
+    ),
 }
-
-CLOSE = Operation(Scene.pend, lambda scene: scene.producer.close(SOON), LINGER)
 
 
 # Everywhere
@@ -305,14 +489,9 @@ def operation_waits(scene: Scene, operation: Operation) -> Callable[[], None]:
     return scene.hold.release if operation.answered else lambda: None
 
 
-def places(
-    cluster: ScriptedCluster,
-    operation: Operation,
-    files: tuple[str, ...],
-    new_scene: type[Scene] = Scene,
-) -> list[Place]:
+def places(cluster: ScriptedCluster, operation: Operation, files: tuple[str, ...]) -> list[Place]:
     """Return the places where the operation can be interrupted."""
-    scene = new_scene(cluster, operation.settings)
+    scene = operation.scene(cluster, operation.settings)
     operation.prepare(scene)
     tracer = Tracer(on_wait=operation_waits(scene, operation), files=files)
     error = in_time(lambda: tracer.run(lambda: operation.act(scene)))
@@ -323,31 +502,29 @@ def places(
     return list(tracer.places)
 
 
-def left_to_other_runs(
-    parts: int, first: int = 0, spared: Callable[[Place], bool] = lambda place: False
-) -> Callable[[Place], bool]:
-    """Return which places are left out: those that are *spared*, and all but one of *parts* others.
+def left_to_other_runs(parts: int, first: int = 0) -> Callable[[Place], bool]:
+    """Return which places are left out: all but one of *parts*, the *first* one and so on.
 
-    *first* says which one is not left out; the next run has another one. In a run in the night none
-    of them is left out.
+    The next run has other ones. In a run in the night none of them is left out.
     """
     turn = itertools.count(SEED + first)
-    return lambda place: spared(place) or (not NIGHTLY and next(turn) % parts != 0)
+    return lambda place: not NIGHTLY and next(turn) % parts != 0
 
 
 def interrupt_everywhere(
     cluster: ScriptedCluster,
     operation: Operation,
-    check: Callable[[Scene, BaseException | None], object],
-    strike: Callable[[Scene], object] = raise_it,
+    check: Callable[[Any, BaseException | None], object],
+    strike: Callable[[Any], object] = raise_it,
     files: tuple[str, ...] = (PACKAGE,),
     spared: Callable[[Place], bool] = lambda place: False,
-    new_scene: type[Scene] = Scene,
 ) -> None:
     """Run *operation* once for each place, and *check* its exception and the state afterwards."""
     struck = 0
-    for place in itertools.filterfalse(spared, places(cluster, operation, files, new_scene)):
-        scene = new_scene(cluster, operation.settings)
+    found = list(itertools.filterfalse(spared, places(cluster, operation, files)))
+    for place in found:
+        scene = operation.scene(cluster, operation.settings)
+        scene.place = place
         operation.prepare(scene)
         tracer = Tracer(
             functools.partial(strike, scene), place, operation_waits(scene, operation), files
@@ -363,9 +540,4 @@ def interrupt_everywhere(
             problem.add_note(f"interrupted at {describe(place)}")
             in_time(lambda: scene.producer.close(0))  # noqa: B023 - called at once
             raise
-    assert struck
-
-
-def nothing_is_lost(scene: Scene, error: BaseException | None) -> None:
-    assert isinstance(error, KeyboardInterrupt)
-    scene.check_nothing_is_lost()
+    assert struck or not found

@@ -1,54 +1,77 @@
-"""Ctrl-C in a user thread: nothing is lost, duplicated or broken, wherever it strikes.
+"""Signals in a user thread, at each place of each call: Ctrl-C, and handlers that make calls.
 
-The end of a producer has a separate file: ``test_interrupts_close.py``.
+Nothing is lost, duplicated or broken, and a transaction is visible as a whole or not at all.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
+from pykaproducer import FlushTimeoutError, ProducerClosedError, TransactionStateError
 from pykaproducer.testing import ScriptedCluster
 from tests._support.interrupts import (
     OPERATIONS,
     PACKAGE,
-    Operation,
+    SOON,
     Place,
     Scene,
+    TransactionScene,
+    call,
+    in_time_or_raise,
     interrupt_everywhere,
-    nothing_is_lost,
+    left_to_other_runs,
 )
-from tests.pipeline.helper import until
+from tests._support.pairs import pairwise
+
+PROTOCOLS: dict[str, dict[str, int]] = {"TV1": {"transaction.version": 0}, "TV2": {}}
 
 
 @pytest.fixture(scope="module")
-def scripted() -> Iterator[ScriptedCluster]:
-    with ScriptedCluster() as cluster:
-        yield cluster
+def clusters() -> Iterator[dict[str, ScriptedCluster]]:
+    with contextlib.ExitStack() as stack:
+        yield {
+            name: stack.enter_context(ScriptedCluster(topics={"input": 1}, features=features))
+            for name, features in PROTOCOLS.items()
+        }
 
 
-@pytest.mark.parametrize("operation", OPERATIONS.values(), ids=OPERATIONS)
-def test_ctrl_c_anywhere_loses_nothing(scripted: ScriptedCluster, operation: Operation) -> None:
-    interrupt_everywhere(scripted, operation, nothing_is_lost)
+#: The places of a call are divided among three tests; which ones are whose changes with each run.
+each_share = pytest.mark.parametrize(
+    "share", [0, *(pytest.param(number, marks=pytest.mark.full) for number in (1, 2))]
+)
 
 
-def test_what_is_sent_after_an_interrupted_flush_lingers(scripted: ScriptedCluster) -> None:
-    """No flush is running any more: messages linger again, and no barrier is left."""
+def has_transactions(name: str) -> bool:
+    return OPERATIONS[name].scene is TransactionScene
+
+
+def protocols(name: str) -> list[str]:
+    """Return the protocols in which *name* is another operation."""
+    return [*PROTOCOLS] if has_transactions(name) else ["TV2"]
+
+
+@each_share
+@pytest.mark.parametrize(
+    ("name", "protocol"), [(name, protocol) for name in OPERATIONS for protocol in protocols(name)]
+)
+def test_ctrl_c_anywhere(
+    clusters: dict[str, ScriptedCluster], name: str, protocol: str, share: int
+) -> None:
+    """It is raised, and the producer remains usable."""
 
     def check(scene: Scene, error: BaseException | None) -> None:
         assert isinstance(error, KeyboardInterrupt)
-        error.__traceback__ = None  # it refers to all objects that the flush used
-        pipeline = scene.producer._pipeline
-        assert pipeline is not None
-        assert not pipeline.is_flushing()
-        assert not pipeline._barriers
-        # A stage may refer to one for a moment.
-        barriers = pipeline.incomplete._barriers
-        until(lambda: not any(barrier() for barrier in list(barriers.values())))
+        error.__traceback__ = None  # it refers to all objects that the call used
+        OPERATIONS[name].check(scene)
 
-    interrupt_everywhere(scripted, OPERATIONS["flush(0)"], check)
+    # The shares are all places, or for transactions a third of them: all take minutes.
+    spared = left_to_other_runs(9 if has_transactions(name) else 3, share)
+    interrupt_everywhere(clusters[protocol], OPERATIONS[name], check, spared=spared)
 
 
 def waits_for_a_thread(place: Place) -> bool:
@@ -58,7 +81,7 @@ def waits_for_a_thread(place: Place) -> bool:
 
 
 @pytest.mark.parametrize("name", ["the first send()", "the first partitions_for()"])
-def test_ctrl_c_while_a_thread_starts(scripted: ScriptedCluster, name: str) -> None:
+def test_ctrl_c_while_a_thread_starts(clusters: dict[str, ScriptedCluster], name: str) -> None:
     """A first use waits at one point only: for the new thread to report that it runs."""
 
     def check(scene: Scene, error: BaseException | None) -> None:
@@ -66,9 +89,94 @@ def test_ctrl_c_while_a_thread_starts(scripted: ScriptedCluster, name: str) -> N
             scene.check_nothing_is_lost()
 
     interrupt_everywhere(
-        scripted,
+        clusters["TV2"],
         OPERATIONS[name],
         check,
         files=(PACKAGE, threading.__file__),
         spared=lambda place: not waits_for_a_thread(place),
     )
+
+
+# A handler ---------------------------------------------------------------------------------------
+
+
+Handler = Callable[[Any], object]
+
+
+def send_and_flush(scene: Scene) -> None:
+    with contextlib.suppress(ProducerClosedError):
+        scene.send(1)
+    with contextlib.suppress(FlushTimeoutError):
+        scene.producer.flush(0)
+
+
+def send_and_wait(scene: Scene) -> None:
+    with contextlib.suppress(ProducerClosedError):
+        delivery = scene.send(0)
+        if not scene.lingers:
+            delivery.result(SOON)
+
+
+def unless_refused(act: Handler) -> Handler:
+    def handler(scene: Scene) -> None:
+        with contextlib.suppress(TransactionStateError, ProducerClosedError):
+            act(scene)
+
+    return handler
+
+
+HANDLERS: dict[str, Handler] = {
+    "send, flush(0)": send_and_flush,
+    "send, result": send_and_wait,
+    "flush": call("flush"),
+    "close": call("close"),
+}
+CALLS = ("init_transactions", "begin_transaction", "commit_transaction", "abort_transaction")
+TRANSACTION_HANDLERS: dict[str, Handler] = {
+    "send": unless_refused(Scene.send),
+    **{name: unless_refused(call(name)) for name in (*CALLS, "flush", "close")},
+}
+
+
+def handlers(name: str) -> dict[str, Handler]:
+    return TRANSACTION_HANDLERS if has_transactions(name) else HANDLERS
+
+
+@pytest.mark.parametrize(
+    ("name", "handler", "protocol"),
+    pairwise(
+        (name, handler, protocol)
+        for name in OPERATIONS
+        if name not in ("abort()", "prepare_transaction()")
+        for handler in handlers(name)
+        for protocol in protocols(name)
+    ),
+)
+@each_share
+def test_a_signal_handler_may_make_any_call_anywhere(
+    clusters: dict[str, ScriptedCluster], name: str, handler: str, protocol: str, share: int
+) -> None:
+    """Nothing hangs or is lost; the interrupted call returns, or finds another state."""
+    operation = OPERATIONS[name]
+
+    def strike(scene: Scene) -> None:
+        scene.hold.release()
+        handlers(name)[handler](scene)
+
+    def check(scene: Any, error: BaseException | None) -> None:
+        closed = ProducerClosedError if handler == "close" else ()
+        if not has_transactions(name):
+            assert error is None or isinstance(error, (operation.may_raise, closed))
+            scene.check_nothing_is_lost()
+            return
+        assert error is None or isinstance(error, (TransactionStateError, closed))
+        if handler != "close":
+            with contextlib.suppress(ProducerClosedError):
+                in_time_or_raise(scene.end)
+                scene.write_one()
+                scene.check_each_has_one_outcome()
+
+    # Each place has one handler, another one in the next run.
+    names = [*handlers(name)]
+    spared = left_to_other_runs(3 * len(names), 3 * names.index(handler) + share)
+    interrupt_everywhere(clusters[protocol], operation, check, strike, spared=spared)

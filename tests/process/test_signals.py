@@ -1,81 +1,10 @@
-"""Signals: a handler that uses the producer, and real ones at random moments."""
+"""Real signals: at random moments, and in each wait."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
-
 import pytest
 
-from pykaproducer import FlushTimeoutError, ProducerClosedError
-from pykaproducer.testing import ScriptedCluster
-from tests._support.interrupts import (
-    CLOSE,
-    OPERATIONS,
-    SOON,
-    Operation,
-    Scene,
-    interrupt_everywhere,
-    left_to_other_runs,
-)
 from tests._support.programs import run
-
-
-@pytest.fixture(scope="module")
-def scripted() -> Iterator[ScriptedCluster]:
-    with ScriptedCluster() as cluster:
-        yield cluster
-
-
-# A handler that uses the producer
-
-
-def use_it(scene: Scene) -> None:
-    scene.hold.release()
-    with contextlib.suppress(ProducerClosedError):
-        scene.send(1)
-    with contextlib.suppress(FlushTimeoutError):
-        scene.producer.flush(0)
-
-
-def wait_for_one(scene: Scene) -> None:
-    scene.hold.release()
-    with contextlib.suppress(ProducerClosedError):
-        delivery = scene.send(0)
-        if not scene.lingers:
-            delivery.result(SOON)
-
-
-def flush_it(scene: Scene) -> None:
-    scene.hold.release()
-    scene.producer.flush()
-
-
-def close_it(scene: Scene) -> None:
-    scene.hold.release()
-    scene.producer.close()
-
-
-ALL = {**OPERATIONS, "close()": CLOSE}
-HANDLERS = [use_it, wait_for_one, flush_it, close_it]
-
-
-@pytest.mark.parametrize("strike", HANDLERS)
-@pytest.mark.parametrize("operation", ALL.values(), ids=ALL)
-def test_a_signal_handler_may_use_the_producer_anywhere(
-    scripted: ScriptedCluster, operation: Operation, strike: Callable[[Scene], object]
-) -> None:
-    def check(scene: Scene, error: BaseException | None) -> None:
-        closed = ProducerClosedError if strike is close_it else ()
-        assert error is None or isinstance(error, (operation.may_raise, closed))
-        scene.check_nothing_is_lost()
-
-    # Each place has one handler, another one in the next run: all take a minute.
-    others = left_to_other_runs(len(HANDLERS), HANDLERS.index(strike))
-    interrupt_everywhere(scripted, operation, check, strike, spared=others)
-
-
-# Real signals
 
 STORM = """
     import random, signal, threading
