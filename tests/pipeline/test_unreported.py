@@ -84,15 +84,21 @@ def fail(producer: Producer, count: int, topic: str = "t") -> None:
     assert last.exception(0) is not None
 
 
+def logged(clock: FakeClock, errors: Errors) -> str:
+    """Let the time pass in which failures are gathered, and return the only line."""
+    waits_for(clock, GATHER)
+    clock.jump(GATHER)
+    (line,) = errors.all(1)
+    return line
+
+
 # While the producer runs
 
 
 def test_rejected_messages_are_logged_while_the_producer_runs(errors: Errors) -> None:
     with refusing() as (_, clock, producer):
         fail(producer, 3)
-        waits_for(clock, GATHER)
-        clock.jump(GATHER)
-        (line,) = errors.all(1)
+        line = logged(clock, errors)
         assert line.startswith("3 messages failed, and no callback or read outcome has reported it")
         assert "; topic 't'; first: " in line
         assert "INVALID_RECORD" in line
@@ -107,9 +113,7 @@ def test_messages_that_expire_are_logged_while_the_producer_runs(errors: Errors)
         clock.jump(5.1)
         assert outcome(last)
         del last
-        waits_for(clock, GATHER)
-        clock.jump(GATHER)
-        (line,) = errors.all(1)
+        line = logged(clock, errors)
         assert line.startswith("500 messages failed")
         assert "DeliveryTimeoutError" in line
 
@@ -117,9 +121,7 @@ def test_messages_that_expire_are_logged_while_the_producer_runs(errors: Errors)
 def test_there_is_a_line_in_30_seconds_and_each_failure_is_in_one(errors: Errors) -> None:
     with refusing("a", "b") as (_, clock, producer):
         fail(producer, 1, "a")
-        waits_for(clock, GATHER)
-        clock.jump(GATHER)
-        assert errors.all(1)[0].startswith("1 message failed")
+        assert logged(clock, errors).startswith("1 message failed")
         fail(producer, 2, "a")
         waits_for(clock, INTERVAL)
         clock.jump(INTERVAL - 1)
@@ -141,9 +143,7 @@ def test_what_a_callback_is_given_is_not_logged(errors: Errors) -> None:
         producer.send("t", b"value", partition=0, on_delivery=lambda e, d: called.set())
         assert called.wait(SOON)
         fail(producer, 1)
-        waits_for(clock, GATHER)
-        clock.jump(GATHER)
-        assert errors.all(1)[0].startswith("1 message failed")
+        assert logged(clock, errors).startswith("1 message failed")
 
 
 def test_a_handle_that_is_kept_may_be_read_for_a_minute(errors: Errors) -> None:
@@ -178,9 +178,7 @@ def test_outcomes_that_are_read_leave_no_line_and_nothing_behind(errors: Errors)
         for delivery in send(producer, numbers(3)):
             assert error_of(delivery)
         fail(producer, 1)
-        waits_for(clock, GATHER)
-        clock.jump(GATHER)
-        assert errors.all(1)[0].startswith("1 message failed")
+        assert logged(clock, errors).startswith("1 message failed")
 
 
 def test_rows_of_a_block_that_found_no_space_are_logged(errors: Errors) -> None:
@@ -203,9 +201,7 @@ def test_rows_of_a_block_that_found_no_space_are_logged(errors: Errors) -> None:
 def test_flush_raises_what_the_log_has_named_and_the_log_names_it_once(errors: Errors) -> None:
     with refusing() as (_, clock, producer):
         fail(producer, 3)
-        waits_for(clock, GATHER)
-        clock.jump(GATHER)
-        errors.all(1)
+        logged(clock, errors)
         fail(producer, 2)
         with pytest.raises(DeliveryFailures) as caught:
             producer.flush()
@@ -222,9 +218,7 @@ def test_flush_raises_what_the_log_has_named_and_the_log_names_it_once(errors: E
 def test_close_logs_what_no_line_has_named(errors: Errors) -> None:
     with refusing() as (_, clock, producer):
         fail(producer, 3)
-        waits_for(clock, GATHER)
-        clock.jump(GATHER)
-        errors.all(1)
+        logged(clock, errors)
         fail(producer, 2)
         producer.close()
         assert errors.all(2)[1].startswith("close(): 2 messages were not delivered")
@@ -258,9 +252,7 @@ def test_a_block_raises_what_the_log_has_named(errors: Errors) -> None:
     def block() -> None:
         with producer:
             fail(producer, 3)
-            waits_for(clock, GATHER)
-            clock.jump(GATHER)
-            errors.all(1)
+            logged(clock, errors)
 
     with refusing() as (_, clock, producer), pytest.raises(DeliveryFailures) as caught:
         block()
