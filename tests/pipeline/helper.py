@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -20,7 +20,7 @@ from pykaproducer._pipeline.worker import StageContext
 from pykaproducer._util.clock import Clock
 from pykaproducer.config import Config
 from pykaproducer.testing import FakeClock, ScriptedCluster
-from pykaproducer.testing.scripted import Exchange, Hold, Received, Refuse
+from pykaproducer.testing.scripted import Action, Exchange, Hold, Received, Refuse, proceed
 
 #: The longest that a test waits for anything (real seconds).
 SOON = 30.0
@@ -61,13 +61,20 @@ def outcome(delivery: Delivery) -> BaseException | None:
     return delivery.exception(0)
 
 
-def outcomes(deliveries: Iterable[Delivery]) -> list[BaseException | None]:
+def outcomes(
+    deliveries: Sequence[Delivery], clock: FakeClock | None = None
+) -> list[BaseException | None]:
+    """Return the outcomes; with *clock*, let the time pass until there are all of them."""
+    if clock is not None:
+        let_pass(clock, deliveries)
     return [outcome(delivery) for delivery in deliveries]
 
 
-def offsets(deliveries: Iterable[Delivery]) -> list[int | None]:
-    """Return the offsets in the log; all of *deliveries* must have been delivered."""
+def offsets(deliveries: Sequence[Delivery], clock: FakeClock | None = None) -> list[int | None]:
+    """As outcomes(), return the offsets in the log; all of *deliveries* must be delivered."""
     found = []
+    if clock is not None:
+        let_pass(clock, deliveries)
     for delivery in deliveries:
         error = outcome(delivery)
         assert error is None, error
@@ -274,6 +281,23 @@ class Before:
     def __call__(self, exchange: Exchange) -> None:
         self.do()
         self.then(exchange)
+
+
+def hold(
+    cluster: ScriptedCluster,
+    producer: Producer,
+    values: Iterable[bytes],
+    *,
+    then: Action = proceed,
+    broker: int | None = None,
+    **where: Any,
+) -> tuple[Held, list[Delivery]]:
+    """Send *values*, and wait until a broker holds the request with the first of them."""
+    held = Held(then)
+    cluster.next("produce", held, broker=broker)
+    deliveries = send(producer, values, **where)
+    held.wait_until_held()
+    return held, deliveries
 
 
 Values = tuple[bytes | None, ...]

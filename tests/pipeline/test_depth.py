@@ -9,13 +9,7 @@ import pytest
 
 from pykaproducer import DeliveryTimeoutError, Producer
 from pykaproducer._errors.codes import ErrorCode
-from pykaproducer._machines.batch import Batch
-from pykaproducer._machines.cluster import ClusterView, TopicView
-from pykaproducer._machines.partition_buffer import PartitionBuffer
-from pykaproducer._machines.sequencing import Sequencer
-from pykaproducer._pipeline.attached_buffers import AttachedBuffers
 from pykaproducer._pipeline.broker import BrokerWorker
-from pykaproducer._pipeline.sealed_ahead import SealedAhead
 from pykaproducer.testing.scripted import Drop, Exchange
 
 from .helper import (
@@ -26,6 +20,7 @@ from .helper import (
     attempts,
     error_of,
     frozen,
+    hold,
     let_pass,
     log,
     numbers,
@@ -97,13 +92,10 @@ def test_without_idempotence_so_many_requests_of_different_partitions_go(in_flig
 
 def test_two_small_requests_go_and_a_third_a_while_later() -> None:
     """Messages that arrive in the meantime are sent together."""
-    held = Held()
     with frozen() as (cluster, clock, producer):
         warm_up(producer)
         before = attempts(cluster)
-        cluster.next("produce", held)
-        deliveries = send(producer, [b"1"])
-        held.wait_until_held()
+        held, deliveries = hold(cluster, producer, [b"1"])
         deliveries += send(producer, [b"2"])
         under_way(producer, 2)
         deliveries += send(producer, [b"3", b"4"])
@@ -120,13 +112,10 @@ def test_two_small_requests_go_and_a_third_a_while_later() -> None:
 
 def test_messages_stay_in_the_open_chunk_while_no_broker_can_be_sent_more() -> None:
     """They are taken together when the window opens."""
-    held = Held()
     with frozen(**depth(1)) as (cluster, _, producer):
         warm_up(producer)
         before = attempts(cluster)
-        cluster.next("produce", held)
-        deliveries = send(producer, [b"1"])
-        held.wait_until_held()
+        held, deliveries = hold(cluster, producer, [b"1"])
         dispatcher = pipeline_of(producer).dispatcher
         for value in numbers(9, first=2):
             deliveries += send(producer, [value])
@@ -159,66 +148,26 @@ def test_messages_in_the_open_chunk_wait_for_a_connection_and_go_with_it() -> No
 
 
 def test_a_silent_broker_delays_no_message_for_another() -> None:
-    held = Held()
     with frozen(2, topics={"t": 1, "other": 1}, **depth(1)) as (cluster, _, producer):
         cluster.move_leader("t", 0, 0)
         cluster.move_leader("other", 0, 1)
         warm_up(producer)
-        cluster.next("produce", held, broker=0)
-        send(producer, [b"in flight"])
-        held.wait_until_held()
+        _, _ = hold(cluster, producer, [b"in flight"], broker=0)
         # The other broker has no stage before the first message, and may be sent more after it.
         for _ in range(3):
             warm_up(producer, topic="other")
 
 
 def test_a_flush_waits_for_the_window_too_and_ends() -> None:
-    held = Held()
     with running(batch_max_messages=1, **LINGERING, **depth(2)) as (cluster, producer):
         warm_up(producer)
-        cluster.next("produce", held)
-        send(producer, numbers(10))
-        held.wait_until_held()
+        held, _ = hold(cluster, producer, numbers(10))
         held.release()
         producer.flush(30)
         assert log(cluster) == [b"first", *numbers(10)]
 
 
 # Order --------------------------------------------------------------------------------------------
-
-
-def test_what_was_sealed_ahead_is_pending_again_in_its_order() -> None:
-    buffer = PartitionBuffer("t", 0, Sequencer())
-    batches = [Batch("t", 0, None, [], 1, 0) for _ in range(3)]  # type: ignore[arg-type]
-    for batch in batches:
-        buffer.sent(batch)
-    ahead = SealedAhead(one_at_a_time=True)
-    ahead.add([batches[1]])
-    ahead.add([batches[2]])
-    ahead.withdraw([buffer])
-    assert list(buffer.pending) == batches[1:]
-    assert buffer.unanswered == batches[:1]
-    assert not ahead.requests
-
-
-def test_only_what_was_sealed_ahead_by_the_given_buffers_is_pending_again() -> None:
-    buffers = [PartitionBuffer("t", partition, Sequencer()) for partition in range(3)]
-    requests = [[batch_of(buffer) for buffer in buffers] for _ in range(2)]
-    ahead = SealedAhead(one_at_a_time=True)
-    for request in requests:
-        ahead.add(request.copy())
-    ahead.withdraw({buffers[0], buffers[2]})
-    assert list(ahead.requests) == [[requests[0][1]], [requests[1][1]]]
-    for partition, buffer in enumerate(buffers):
-        found = buffer.unanswered if partition == 1 else list(buffer.pending)
-        assert found == [requests[0][partition], requests[1][partition]]
-
-
-def batch_of(buffer: PartitionBuffer) -> Batch:
-    """Return a batch of *buffer* that is sealed ahead."""
-    batch = Batch("t", buffer.partition, None, [], 1, 0)  # type: ignore[arg-type]
-    buffer.sent(batch)
-    return batch
 
 
 class Together:
@@ -275,15 +224,12 @@ def test_a_partition_that_is_only_sealed_ahead_follows_its_leader() -> None:
     2. Both get another leader; the broker does not answer. Partition 1 moves.
     3. The broker dies. Now partition 0 moves.
     """
-    held = Held()
     with running(2, topics={"t": 2}, acks=1, **LINGERING_ALONE, **FAST) as (cluster, producer):
         for partition in (0, 1):
             cluster.move_leader("t", partition, 0)
         for partition in (0, 1):
             warm_up(producer, partition=partition)
-        cluster.next("produce", held, broker=0)
-        deliveries = send(producer, [b"in flight"])
-        held.wait_until_held()
+        _, deliveries = hold(cluster, producer, [b"in flight"], broker=0)
         deliveries += send(producer, [b"sealed", b"ahead"])
         ahead = send(producer, numbers(2), partition=1)
         old = worker_of(producer, 0)
@@ -299,16 +245,13 @@ def test_a_partition_that_is_only_sealed_ahead_follows_its_leader() -> None:
 
 
 def test_a_batch_sealed_ahead_keeps_its_sequence_numbers_at_the_next_leader() -> None:
-    held = Held()
     settings = {"batch_max_messages": 2, "linger_ms": 200, **depth(1), **FAST}
     with running(2, topics={"t": 2}, **settings) as (cluster, producer):
         for partition in (0, 1):
             cluster.move_leader("t", partition, 0)
         for partition in (0, 1):
             warm_up(producer, partition=partition)
-        cluster.next("produce", held, broker=0)
-        blocked = send(producer, [b"in", b"flight"])
-        held.wait_until_held()
+        held, blocked = hold(cluster, producer, [b"in", b"flight"], broker=0)
         deliveries = send(producer, numbers(2), partition=1)
         old = worker_of(producer, 0)
         until(lambda: [batch.partition for batch in old._ahead.batches()] == [1])
@@ -355,26 +298,6 @@ def test_after_the_last_response_what_is_sealed_ahead_goes_to_the_next_leader() 
         held.release()
         assert offsets(deliveries) == [1, 2]
         assert [batch.broker for batch in sent(cluster)] == [0, 0, 1]
-
-
-def test_a_buffer_is_released_only_if_all_its_batches_are_sealed_ahead() -> None:
-    """A batch that is about to be sent is no longer sealed ahead, and not yet in a request."""
-    leaders = dict.fromkeys(range(3), 1)
-    view = ClusterView(topics={"t": TopicView("t", 0, 3, leaders, b"")})
-    buffers = [PartitionBuffer("t", partition, Sequencer()) for partition in range(3)]
-    attached, ahead = AttachedBuffers(0, lambda: 0), SealedAhead(one_at_a_time=False)
-    for buffer in buffers:
-        attached.attach(buffer)
-    ahead.add([batch_of(buffers[0]), batch_of(buffers[1])])
-    ahead.add([batch_of(buffers[1]), batch_of(buffers[2])])
-    leaving = ahead.next()
-    assert leaving is not None
-    assert attached.moved_away(view, ahead.counts()) == [buffers[2]]
-    ahead.withdraw({buffers[2]})
-    for batch in leaving:
-        batch.in_buffer.answered(batch)
-        attached.answered(batch.in_buffer)
-    assert set(attached.moved_away(view, ahead.counts())) == {buffers[0], buffers[1]}
 
 
 def test_a_topic_may_rest_while_its_expired_messages_are_being_written() -> None:

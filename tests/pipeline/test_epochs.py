@@ -25,6 +25,7 @@ from .helper import (
     came,
     error_of,
     frozen,
+    hold,
     let_pass,
     log,
     numbers,
@@ -103,12 +104,9 @@ def test_an_epoch_that_is_refused_takes_a_new_producer_id(code: ErrorCode) -> No
 
 @pytest.mark.parametrize("code", [*NEW_EPOCH, *NEW_ID], **names)
 def test_what_was_under_way_behind_it_goes_again_behind_it(code: ErrorCode) -> None:
-    held = Held(then=Refuse(code))
     with running(retries=1, **PAIRS) as (cluster, producer):
         offsets(send(producer, numbers(2)))
-        cluster.next("produce", held)
-        deliveries = send(producer, numbers(20, 2))
-        held.wait_until_held()
+        held, deliveries = hold(cluster, producer, numbers(20, 2), then=Refuse(code))
         held.release()
         assert offsets(deliveries) == list(range(2, 22))
         assert log(cluster) == numbers(22)
@@ -320,8 +318,7 @@ def test_a_cluster_that_does_not_allow_idempotence_says_what_to_set(
         (told,) = [r for r in caplog.records if "IdempotentWrite" in r.getMessage()]
         assert told.levelname == "ERROR"
         later = send(producer, numbers(3, 3))
-        let_pass(clock, later)
-        assert offsets(later) == [0, 1, 2]
+        assert offsets(later, clock) == [0, 1, 2]
         assert log(cluster) == numbers(3, 3)
 
 

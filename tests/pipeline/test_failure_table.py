@@ -6,13 +6,13 @@ requests, and the text of the error.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from kafka import errors as kafka_errors
 
-from pykaproducer import DeliveryFailures, DeliveryTimeoutError, Status
+from pykaproducer import Delivery, DeliveryFailures, DeliveryTimeoutError, Status
 from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._errors.formatting import format_error_code, kafka_class
 from pykaproducer._machines.verdicts import VERDICTS, Action
@@ -35,6 +35,7 @@ from .helper import (
     came,
     error_of,
     frozen,
+    hold,
     log,
     numbers,
     offsets,
@@ -240,12 +241,11 @@ def test_a_duplicate_is_delivered() -> None:
 
 def test_out_of_order_behind_an_older_batch_goes_again_as_it_was() -> None:
     """Batch 2 of 3 fails; batch 3, which was in flight, is rejected and waits for it: retries=1."""
-    held = Held(then=Refuse(ErrorCode.NOT_ENOUGH_REPLICAS))
     with running(retries=1, batch_max_messages=2, linger_ms=60_000, **FAST) as (cluster, producer):
         offsets(send(producer, numbers(2)))
-        cluster.next("produce", held)
-        deliveries = send(producer, numbers(4, 2))
-        held.wait_until_held()
+        held, deliveries = hold(
+            cluster, producer, numbers(4, 2), then=Refuse(ErrorCode.NOT_ENOUGH_REPLICAS)
+        )
         # The second is on its way after it: nothing else shows that it has been sealed.
         held.release()
         assert offsets(deliveries) == [2, 3, 4, 5]
@@ -411,69 +411,56 @@ def test_an_attempt_that_may_have_been_appended_sticks_to_the_message(
 # Expiry: the status at the deadline, and the reason
 
 
-def no_such_topic(cluster: ScriptedCluster, clock: FakeClock, send_it: Any) -> Any:
-    cluster.next("metadata", *[Refuse(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)] * 9)
-    delivery = send_it()
-    backs_off(clock)
-    return delivery
+Arrange = Callable[[ScriptedCluster, FakeClock, Callable[[], Delivery]], Delivery]
 
 
-def cluster_down(cluster: ScriptedCluster, clock: FakeClock, send_it: Any) -> Any:
+def waiting(
+    before: Callable[[ScriptedCluster], object],
+    *,
+    came_to: str | None = None,
+    backoffs: int = 1,
+) -> Arrange:
+    """Return a function that sends after *before*, and waits for a request and for backoffs."""
+
+    def arrange(
+        cluster: ScriptedCluster, clock: FakeClock, send_it: Callable[[], Delivery]
+    ) -> Delivery:
+        before(cluster)
+        delivery = send_it()
+        if came_to is not None:
+            came(cluster, came_to, 1)
+        backs_off(clock, backoffs)
+        return delivery
+
+    return arrange
+
+
+def stop_all(cluster: ScriptedCluster, *, silently: bool = False) -> None:
     for broker in range(2):
-        cluster.stop(broker)
-    delivery = send_it()
-    backs_off(clock)
-    return delivery
+        cluster.stop(broker, silently=silently)
 
 
-def silent_cluster(cluster: ScriptedCluster, clock: FakeClock, send_it: Any) -> Any:
-    for broker in range(2):
-        cluster.stop(broker, silently=True)
-    return send_it()
+def refused(code: ErrorCode, backoffs: int) -> Arrange:
+    return waiting(
+        lambda cluster: cluster.next("produce", Refuse(code)), came_to="produce", backoffs=backoffs
+    )
 
 
-def no_leader(cluster: ScriptedCluster, clock: FakeClock, send_it: Any) -> Any:
-    cluster.stop(0)
-    delivery = send_it()
-    came(cluster, "metadata", 1)
-    backs_off(clock)
-    return delivery
+def frozen_and(do: Callable[[ScriptedCluster], object]) -> Callable[[ScriptedCluster], object]:
+    return lambda cluster: (Frozen(cluster, 99), do(cluster))
 
 
-def no_connection_to_the_leader(cluster: ScriptedCluster, clock: FakeClock, send_it: Any) -> Any:
-    Frozen(cluster, 99)
-    cluster.stop(0)
-    delivery = send_it()
-    # The BrokerWorker was notified and requests metadata: that and the connection wait.
-    backs_off(clock, 2)
-    return delivery
-
-
-def no_handshake(cluster: ScriptedCluster, clock: FakeClock, send_it: Any) -> Any:
-    code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-    cluster.next("api_versions", *[Refuse(code)] * 99)
-    delivery = send_it()
-    backs_off(clock)
-    return delivery
-
-
-def no_producer_id(cluster: ScriptedCluster, clock: FakeClock, send_it: Any) -> Any:
-    del cluster._state.versions[InitProducerIdRequest]
-    delivery = send_it()
-    backs_off(clock)
-    return delivery
-
-
-def closed_before_the_response(cluster: ScriptedCluster, clock: FakeClock, send_it: Any) -> Any:
-    Frozen(cluster, 99)
+def close_before_the_response(cluster: ScriptedCluster) -> None:
     cluster.next("produce", Before(lambda: cluster.stop(0), Drop()))
-    delivery = send_it()
-    came(cluster, "produce", 1)
-    backs_off(clock, 2)
-    return delivery
 
 
-def no_response(cluster: ScriptedCluster, clock: FakeClock, send_it: Any) -> Any:
+def no_producer_id(cluster: ScriptedCluster) -> None:
+    del cluster._state.versions[InitProducerIdRequest]
+
+
+def no_response(
+    cluster: ScriptedCluster, clock: FakeClock, send_it: Callable[[], Delivery]
+) -> Delivery:
     held = Held()
     cluster.next("produce", held)
     delivery = send_it()
@@ -481,43 +468,49 @@ def no_response(cluster: ScriptedCluster, clock: FakeClock, send_it: Any) -> Any
     return delivery
 
 
-def an_answer_without_the_partition(
-    cluster: ScriptedCluster, clock: FakeClock, send_it: Any
-) -> Any:
-    cluster.next("produce", Omit("t", 0))
-    delivery = send_it()
-    came(cluster, "produce", 1)
-    backs_off(clock, 2)
-    return delivery
-
-
-def refused(code: ErrorCode, waits: int) -> Any:
-    def arrange(cluster: ScriptedCluster, clock: FakeClock, send_it: Any) -> Any:
-        cluster.next("produce", Refuse(code))
-        delivery = send_it()
-        came(cluster, "produce", 1)
-        backs_off(clock, waits)
-        return delivery
-
-    return arrange
-
-
 NOT, POSSIBLY = Status.NOT_PERSISTED, Status.POSSIBLY_PERSISTED
-EXPIRING: dict[str, tuple[Any, Status, str]] = {
-    "no such topic": (no_such_topic, NOT, "no such topic: UNKNOWN_TOPIC_OR_PARTITION (3)"),
-    "cluster down": (cluster_down, NOT, ".scripted:909"),
-    "silent cluster": (silent_cluster, NOT, "no metadata of the topic has arrived"),
-    "no leader": (no_leader, NOT, "the partition has no leader"),
+EXPIRING: dict[str, tuple[Arrange, Status, str]] = {
+    "no such topic": (
+        waiting(lambda cluster: cluster.next("metadata", *[Refuse(3)] * 9)),
+        NOT,
+        "no such topic: UNKNOWN_TOPIC_OR_PARTITION (3)",
+    ),
+    "cluster down": (waiting(stop_all), NOT, ".scripted:909"),
+    "silent cluster": (
+        waiting(functools.partial(stop_all, silently=True), backoffs=0),
+        NOT,
+        "no metadata of the topic has arrived",
+    ),
+    "no leader": (
+        waiting(lambda cluster: cluster.stop(0), came_to="metadata"),
+        NOT,
+        "the partition has no leader",
+    ),
     "no connection": (
-        no_connection_to_the_leader,
+        # The BrokerWorker was notified and requests metadata: that and the connection wait.
+        waiting(frozen_and(lambda cluster: cluster.stop(0)), backoffs=2),
         NOT,
         "no connection to broker-0.scripted:9092: connection refused",
     ),
-    "no handshake": (no_handshake, NOT, "answered ApiVersions with error code 31"),
-    "no producer id": (no_producer_id, NOT, "set enable_idempotence=False"),
-    "closed": (closed_before_the_response, POSSIBLY, "no connection to broker-0.scripted:9092"),
+    "no handshake": (
+        waiting(lambda cluster: cluster.next("api_versions", *[Refuse(31)] * 99)),
+        NOT,
+        "answered ApiVersions with error code 31",
+    ),
+    "no producer id": (waiting(no_producer_id), NOT, "set enable_idempotence=False"),
+    "closed": (
+        waiting(frozen_and(close_before_the_response), came_to="produce", backoffs=2),
+        POSSIBLY,
+        "no connection to broker-0.scripted:9092",
+    ),
     "no response": (no_response, POSSIBLY, "not answer"),
-    "no sense": (an_answer_without_the_partition, POSSIBLY, "malformed response"),
+    "no sense": (
+        waiting(
+            lambda cluster: cluster.next("produce", Omit("t", 0)), came_to="produce", backoffs=2
+        ),
+        POSSIBLY,
+        "malformed response",
+    ),
     "moved": (
         refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, 2),
         NOT,

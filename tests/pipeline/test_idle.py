@@ -8,7 +8,7 @@ import pytest
 
 from pykaproducer.testing import ScriptedCluster
 
-from .helper import Held, came, frozen, log, offsets, send, warm_up
+from .helper import came, frozen, hold, log, offsets, send, warm_up
 
 IDLE: dict[str, Any] = {"connections_max_idle_ms": 10_000, "metadata_max_age_ms": 3_600_000}
 
@@ -44,12 +44,9 @@ def test_a_connection_that_a_nat_forgot_is_not_used(idempotent: bool) -> None:
 
 
 def test_a_connection_with_an_unanswered_request_is_not_idle() -> None:
-    held = Held()
     with frozen(**IDLE) as (cluster, clock, producer):
         warm_up(producer)
-        cluster.next("produce", held)
-        (delivery,) = send(producer, [b"second"])
-        held.wait_until_held()
+        held, (delivery,) = hold(cluster, producer, [b"second"])
         clock.jump(10.1)
         clock.jump(10.1)
         held.release()

@@ -27,11 +27,11 @@ from tests._support.threads import threads_left, threads_of
 from .helper import (
     FAST,
     SOON,
-    Held,
     frozen,
-    let_pass,
+    hold,
     metadata_is_idle,
     offsets,
+    outcomes,
     pipeline_of,
     running,
     send,
@@ -56,12 +56,9 @@ def test_a_window_that_opens_while_the_dispatcher_looks_is_noticed() -> None:
     2. The response arrives and opens it; nothing is pending, and the BrokerWorker goes to sleep.
     3. The dispatcher leaves the message in the open chunk.
     """
-    held = Held()
     with frozen(max_in_flight_requests_per_connection=1) as (cluster, _, producer):
         warm_up(producer)
-        cluster.next("produce", held)
-        first = send(producer, [b"1"])
-        held.wait_until_held()
+        held, first = hold(cluster, producer, [b"1"])
         dispatcher = pipeline_of(producer).dispatcher
         (broker,) = pipeline_of(producer).brokers.all()
         look = dispatcher._hold_time
@@ -89,8 +86,7 @@ def test_a_worker_that_nothing_needs_ends_after_the_idle_time() -> None:
         until(lambda: metadata_is_idle(producer))
         cluster.move_leader("t", 0, 1)
         (moved,) = send(producer, [b"value"])
-        let_pass(clock, [moved])
-        assert moved.error is None
+        assert outcomes([moved], clock) == [None]
         assert workers(producer) == [0, 1]
         until(lambda: metadata_is_idle(producer))
         clock.jump(59)
@@ -106,8 +102,7 @@ def test_a_worker_that_nothing_needs_ends_after_the_idle_time() -> None:
         # It is created again when it is needed.
         cluster.move_leader("t", 0, 0)
         (back,) = send(producer, [b"value"])
-        let_pass(clock, [back])
-        assert back.error is None
+        assert outcomes([back], clock) == [None]
         assert sorted(workers(producer)) == [0, 1]
 
 

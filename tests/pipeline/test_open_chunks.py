@@ -24,6 +24,7 @@ from .helper import (
     backs_off,
     ended,
     frozen,
+    hold,
     let_pass,
     offsets,
     pipeline_of,
@@ -162,7 +163,6 @@ def test_they_are_not_taken_for_a_request_that_is_full_without_them() -> None:
 
 def test_the_slices_of_a_chunk_come_to_the_broker_together() -> None:
     """Also that of a partition whose path has failed: the path returns it, after older messages."""
-    held = Held()
     items: list[Any] = []
     with frozen(topics={"t": 20}, retry_backoff_ms=1_000, **ONE) as (cluster, clock, producer):
         for partition in range(20):
@@ -172,9 +172,7 @@ def test_the_slices_of_a_chunk_come_to_the_broker_together() -> None:
         cluster.next("produce", Refuse(ErrorCode.NOT_ENOUGH_REPLICAS))
         retried = send(producer, [b"retried"], partition=7)
         backs_off(clock)
-        cluster.next("produce", held)
-        send(producer, [b"in flight"])
-        held.wait_until_held()
+        held, _ = hold(cluster, producer, [b"in flight"])
         messages = []
         for partition in range(20):
             messages += send(producer, [b"value"], partition=partition)
@@ -203,13 +201,10 @@ def test_a_dispatcher_that_has_ended_takes_nothing() -> None:
     2. A response opens the window: the BrokerWorker asks the dispatcher to take the message.
     3. close() takes what is in the open chunks, and fails it.
     """
-    held = Held()
     with ScriptedCluster(topics={"t": 1}) as cluster:
         with ended(cluster.producer(clock=FakeClock(), **ONE)) as producer:
             warm_up(producer)
-            cluster.next("produce", held)
-            first = send(producer, [b"1"])
-            held.wait_until_held()
+            held, first = hold(cluster, producer, [b"1"])
             dispatcher = pipeline_of(producer).dispatcher
             (broker,) = pipeline_of(producer).brokers.all()
             (last,) = send(producer, [b"2"])
@@ -225,13 +220,10 @@ def test_a_dispatcher_that_has_ended_takes_nothing() -> None:
 
 def test_a_message_that_soon_expires_is_taken_at_once() -> None:
     """The dispatcher watches the deadlines of what it has taken."""
-    held = Held()
     with frozen(topics={"t": 1, "u": 1}, **ONE) as (cluster, _, producer):
         warm_up(producer)
         warm_up(producer, topic="u")
-        cluster.next("produce", held)
-        send(producer, [b"in flight"])
-        held.wait_until_held()
+        _, _ = hold(cluster, producer, [b"in flight"])
         dispatcher = pipeline_of(producer).dispatcher
         (broker,) = pipeline_of(producer).brokers.all()
         producer.send("t", b"alone", partition=0, delivery_timeout_ms=10)
@@ -248,12 +240,9 @@ def test_a_message_that_soon_expires_is_taken_at_once() -> None:
 
 def test_many_of_them_are_sealed_in_the_thread_of_their_broker() -> None:
     """The bridge's thread, which has the response, goes on reading; no waiting thread waits."""
-    held = Held()
     with frozen(**ONE) as (cluster, _, producer):
         warm_up(producer)
-        cluster.next("produce", held)
-        first = send(producer, [b"1"])
-        held.wait_until_held()
+        held, first = hold(cluster, producer, [b"1"])
         (broker,) = pipeline_of(producer).brokers.all()
         more = send(producer, [bytes(1_000)] * 500)
         names: list[str] = []
@@ -274,16 +263,13 @@ def test_many_of_them_are_sealed_in_the_thread_of_their_broker() -> None:
 
 def test_a_leader_that_changes_while_they_are_taken_is_noticed() -> None:
     """The batch goes to the new leader at once, instead of being rejected by the old one."""
-    held = Held()
     with frozen(2, topics={"t": 2}, **ONE) as (cluster, clock, producer):
         cluster.move_leader("t", 0, 0)
         cluster.move_leader("t", 1, 0)
         warm_up(producer)
         pipeline = pipeline_of(producer)
         (broker,) = pipeline.brokers.all()
-        cluster.next("produce", held)
-        send(producer, [b"1"])
-        held.wait_until_held()
+        held, _ = hold(cluster, producer, [b"1"])
         send(producer, [b"2"], partition=1)
         until(lambda: bool(pipeline.dispatcher.held))
         take = broker._held._take

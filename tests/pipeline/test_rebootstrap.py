@@ -14,7 +14,18 @@ from pykaproducer.errors import DeliveryError, Status
 from pykaproducer.testing import FakeClock, ScriptedCluster
 from pykaproducer.testing.scripted import ScriptedNetwork
 
-from .helper import Amend, Held, ended, let_pass, log, numbers, offsets, pipeline_of, send, until
+from .helper import (
+    Amend,
+    ended,
+    hold,
+    let_pass,
+    log,
+    numbers,
+    offsets,
+    pipeline_of,
+    send,
+    until,
+)
 
 PARTITIONS = 3
 
@@ -91,8 +102,7 @@ def test_every_connection_is_closed_and_the_servers_are_resolved_again(
         cluster.network.stands_for = 2  # type: ignore[attr-defined]
         lose_the_cluster(cluster, producer, clock)
         later = to_each(producer, b"after")
-        let_pass(clock, later)
-        assert offsets(later) == [1, 1, 1]
+        assert offsets(later, clock) == [1, 1, 1]
         news = cluster.received("metadata")[len(asked) :]
         assert news[0].connection == asked[-1].connection
         assert news[1].broker == 2
@@ -118,8 +128,7 @@ def test_a_server_that_always_requires_it_is_asked_with_backoff(
         assert len(cluster.received("metadata")) - asked == 11
         assert clock.monotonic() - began > 4
         later = to_each(producer, b"after")
-        let_pass(clock, later)
-        assert offsets(later) == [1, 1, 1]
+        assert offsets(later, clock) == [1, 1, 1]
 
 
 @pytest.mark.parametrize("warm", [False, True])
@@ -147,15 +156,11 @@ def test_a_request_in_flight_is_retried_and_not_written_twice(
 ) -> None:
     with ended(connect(cluster, clock)) as producer:
         offsets(to_each(producer, b"before"))
-        held = Held()
-        cluster.next("produce", held, broker=1)
-        deliveries = send(producer, numbers(3), partition=1)
-        held.wait_until_held()
+        held, deliveries = hold(cluster, producer, numbers(3), partition=1, broker=1)
         lose_the_cluster(cluster, producer, clock)
         until(lambda: producer.stats()["requests"]["lost"] == 1)
         held.release()
-        let_pass(clock, deliveries)
-        assert offsets(deliveries) == [1, 2, 3]
+        assert offsets(deliveries, clock) == [1, 2, 3]
         assert log(cluster, partition=1) == [b"before", *numbers(3)]
 
 
@@ -171,8 +176,7 @@ def test_a_topic_of_the_other_cluster_may_have_older_epochs_and_fewer_partitions
             cluster._state.topics.clear()
             cluster.add_topic("t", 1)
         deliveries = send(producer, numbers(2))
-        let_pass(clock, deliveries)
-        assert offsets(deliveries) == [0, 1]
+        assert offsets(deliveries, clock) == [0, 1]
         assert log(cluster) == numbers(2)
         assert producer.partitions_for("t") == {0}
     assert "older than the known one" not in caplog.text
@@ -220,8 +224,7 @@ def test_another_producer_of_the_other_cluster_may_have_the_same_id(
         switch(cluster, other, producer, clock)
         for offset in (3, 4):
             later = to_each(producer, b"moved")
-            let_pass(clock, later)
-            assert offsets(later) == [offset] * PARTITIONS
+            assert offsets(later, clock) == [offset] * PARTITIONS
         for partition in range(PARTITIONS):
             expected = [b"stranger's"] * 3 + [b"moved"] * 2
             assert log(other, partition=partition) == expected
@@ -235,10 +238,7 @@ def test_a_request_in_flight_is_not_written_to_another_cluster(
     cluster.network = Either(cluster)
     with ended(connect(cluster, clock)) as producer:
         offsets(to_each(producer, b"before"))
-        held = Held()
-        cluster.next("produce", held, broker=1)
-        (written,) = send(producer, [b"written"], partition=1)
-        held.wait_until_held()
+        held, (written,) = hold(cluster, producer, [b"written"], partition=1, broker=1)
         switch(cluster, other, producer, clock)
         later = send(producer, numbers(3), partition=1)
         let_pass(clock, [written, *later])
@@ -301,8 +301,7 @@ def test_a_cluster_that_was_created_again_is_noticed(
         replace(cluster, other, producer)
         is_of(other, producer, clock)
         later = to_each(producer, b"moved")
-        let_pass(clock, later)
-        assert offsets(later) == [2, 2, 2]
+        assert offsets(later, clock) == [2, 2, 2]
         for partition in range(PARTITIONS):
             assert log(other, partition=partition) == [b"first", b"second", b"moved"]
             assert log(cluster, partition=partition) == [b"before"]
@@ -334,8 +333,7 @@ def test_every_broker_at_a_new_address(
         until(settled)
         assert offsets(waiting) == [1, 1, 1]
         after = to_each(producer, b"after")
-        let_pass(clock, after)
-        assert offsets(after) == [2, 2, 2]
+        assert offsets(after, clock) == [2, 2, 2]
         for partition in range(PARTITIONS):
             assert log(cluster, partition=partition) == [b"before", b"waiting", b"after"]
         with pytest.raises(ConnectionFailed):

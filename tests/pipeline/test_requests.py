@@ -19,6 +19,7 @@ from .helper import (
     Held,
     attempts,
     frozen,
+    hold,
     let_pass,
     log,
     numbers,
@@ -88,7 +89,6 @@ def test_a_request_holds_max_request_size_at_most(
     idempotent: bool, compression: str | None
 ) -> None:
     """A backlog for nine partitions, as after an outage of the broker."""
-    held = Held()
     with frozen(
         topics={"t": 9},
         enable_idempotence=idempotent,
@@ -96,9 +96,7 @@ def test_a_request_holds_max_request_size_at_most(
         max_request_size=50_000,
         batch_size=20_000,
     ) as (cluster, _, producer):
-        cluster.next("produce", held)
-        deliveries = send(producer, [b"first"])
-        held.wait_until_held()
+        held, deliveries = hold(cluster, producer, [b"first"])
         for partition in range(9):
             deliveries += send(producer, incompressible(40, 2_000), partition=partition)
         held.release()
@@ -130,7 +128,6 @@ def test_a_batch_that_is_larger_goes_alone() -> None:
 @pytest.mark.parametrize("busy", [1, 9])
 def test_a_quiet_partition_has_its_turn_beside_busy_ones(idempotent: bool, busy: int) -> None:
     """Each batch of a busy one fills a request."""
-    held = Held()
     with frozen(
         topics={"t": busy + 1},
         enable_idempotence=idempotent,
@@ -141,9 +138,7 @@ def test_a_quiet_partition_has_its_turn_beside_busy_ones(idempotent: bool, busy:
         for partition in range(busy + 1):
             warm_up(producer, partition=partition)
         before = attempts(cluster)
-        cluster.next("produce", held)
-        deliveries = send(producer, [bytes(4_000)])
-        held.wait_until_held()
+        held, deliveries = hold(cluster, producer, [bytes(4_000)])
         for partition in range(busy):
             deliveries += send(producer, [bytes(4_000)] * 20, partition=partition)
         quiet = send(producer, [b"quiet"], partition=busy)

@@ -16,7 +16,6 @@ import pytest
 
 from pykaproducer import BufferFullError, Delivery, Status
 from pykaproducer._errors.codes import ErrorCode
-from pykaproducer.errors import RetriesExhaustedError
 from pykaproducer.testing import FakeClock, ScriptedCluster
 from pykaproducer.testing.scripted import Action, Drop, Mangle, Omit, Refuse, garbage
 
@@ -34,7 +33,7 @@ from .helper import (
     came,
     error_of,
     frozen,
-    let_pass,
+    hold,
     log,
     numbers,
     offsets,
@@ -42,7 +41,6 @@ from .helper import (
     running,
     send,
     sent,
-    until,
     warm_up,
 )
 
@@ -60,22 +58,19 @@ FIVES: dict[str, Any] = {"batch_max_messages": 5, **LINGERING, **FAST}
 # The producer's own suite
 
 
-def test_ten_messages_in_one_request_are_ten_outcomes_in_order() -> None:
-    """Sarama 2: Flush.Messages=10, one response, ten successes in order, metadata intact."""
+def test_three_groups_of_five_are_three_batches_with_outcomes_in_order() -> None:
+    """Sarama 2 and 3: Flush.Messages=5, three times five; one response each."""
     told = Told()
-    # Not flush(): it would send those that are in the broker's buffer by then.
-    with running(batch_max_messages=10, **LINGERING, **FAST) as (cluster, producer):
-        offsets([producer.send("t", v, partition=0, on_delivery=told) for v in numbers(10)])
-        assert told.values == numbers(10)
-        assert attempts(cluster) == 1
-
-
-def test_three_groups_of_five_are_three_batches() -> None:
-    """Sarama 3: Flush.Messages=5, three times five."""
     with running(**FIVES) as (cluster, producer):
         for start in (0, 5, 10):
-            assert offsets(send(producer, numbers(5, start))) == list(range(start, start + 5))
+            # Not flush(): it would send those that are in the broker's buffer by then.
+            values = numbers(5, start)
+            found = [producer.send("t", v, partition=0, on_delivery=told) for v in values]
+            assert offsets(found) == list(range(start, start + 5))
         assert [batch.count for batch in cluster.batches("t")] == [5, 5, 5]
+        assert attempts(cluster) == 3
+        producer.flush(SOON)
+        assert told.values == numbers(15)
 
 
 def test_two_leaders_get_five_each() -> None:
@@ -86,26 +81,15 @@ def test_two_leaders_get_five_each() -> None:
         assert {(batch.broker, batch.partition) for batch in sent(cluster)} == {(0, 0), (1, 1)}
 
 
-def test_a_partitioner_that_fails_for_three_of_five() -> None:
-    """Sarama 5: two successes, three errors, and no circuit breaker takes notice."""
-
-    def partitioner(key: bytes | None, everything: list[int], available: list[int]) -> int:
-        if key == b"bad":
-            raise LookupError(key)
-        return 0
-
-    with running(partitioner=partitioner, **FAST) as (cluster, producer):
-        for _ in range(5):
-            keys = [b"good", b"bad", b"bad", b"good", b"bad"]
-            found = outcomes([producer.send("t", b"value", key=key) for key in keys])
-            assert [error is None for error in found] == [True, False, False, True, False]
-        assert len(log(cluster)) == 10
-
-
+@pytest.mark.parametrize("versions", [None, {"produce": (3, 9)}], ids=["hints", "no hints"])
 @BOTH
-def test_the_leader_has_moved(idempotent: bool) -> None:
-    """Sarama 6: ten go to the new leader after a rejection; the next ten go straight to it."""
-    with running(2, enable_idempotence=idempotent, **FAST) as (cluster, producer):
+def test_the_leader_has_moved(idempotent: bool, versions: Any) -> None:
+    """Sarama 6: ten go to the new leader after a rejection; the next ten go straight to it.
+
+    Before version 10 of Produce, the rejection does not name the new leader.
+    """
+    settings = {"enable_idempotence": idempotent, "retries": 1, **FAST}
+    with running(2, versions=versions, **settings) as (cluster, producer):
         warm_up(producer)
         cluster.move_leader("t", 0, 1)
         assert offsets(send(producer, numbers(10))) == list(range(1, 11))
@@ -114,15 +98,6 @@ def test_the_leader_has_moved(idempotent: bool) -> None:
         assert offsets(send(producer, numbers(10, 10))) == list(range(11, 21))
         assert log(cluster) == [b"first", *numbers(20)]
         assert {received.broker for received in cluster.received("produce")[before:]} == {1}
-
-
-def test_without_hints_too_the_leader_is_found() -> None:
-    """As before, but the answer does not name the leader (Produce before version 10)."""
-    with running(2, versions={"produce": (3, 9)}, retries=1, **FAST) as (cluster, producer):
-        warm_up(producer)
-        cluster.move_leader("t", 0, 1)
-        assert offsets(send(producer, numbers(10))) == list(range(1, 11))
-        assert log(cluster) == [b"first", *numbers(10)]
 
 
 def test_with_a_hint_nobody_waits_for_metadata_or_a_backoff() -> None:
@@ -149,8 +124,7 @@ def test_two_brokers_that_name_each_other_are_not_asked_as_fast_as_they_answer()
         came(cluster, "produce", 3)
         backs_off(clock)
         assert len(cluster.received("produce")) == 3
-        let_pass(clock, [delivery])
-        assert delivery.error is None
+        assert outcomes([delivery], clock) == [None]
         assert log(cluster) == [b"first", b"value"]
 
 
@@ -165,22 +139,6 @@ def test_after_an_error_without_retries_the_leader_is_still_found(code: ErrorCod
         cluster.move_leader("t", 0, 1)
         assert outcomes(send(producer, numbers(5, 5))) == [None] * 5
         assert log(cluster)[-5:] == numbers(5, 5)
-
-
-def test_a_serializer_that_fails_harms_its_own_message() -> None:
-    """Sarama 8: key or value encoder failing, three rounds; the valid message is sent."""
-
-    def serialize(value: Any) -> bytes:
-        if value == "bad":
-            raise LookupError(value)
-        return b"%d" % value
-
-    with running(value_serializer=serialize, **FAST) as (cluster, producer):
-        for number in range(3):
-            with pytest.raises(LookupError):
-                producer.send("t", "bad")
-            assert offsets([producer.send("t", number)]) == [number]
-        assert log(cluster) == numbers(3)
 
 
 @BOTH
@@ -288,16 +246,6 @@ def test_one_partition_fails_and_its_neighbour_does_not_notice(idempotent: bool)
         assert log(cluster, "t", 1) == [b"first", *numbers(5)]
 
 
-def test_close_delivers_also_when_nobody_reads_outcomes() -> None:
-    """Sarama 20, #1157, #1224: no callback, no handle kept."""
-    with ScriptedCluster(topics={"t": 1}) as cluster:
-        producer = cluster.producer(**FAST)
-        for value in numbers(500):
-            producer.send("t", value, partition=0)
-        producer.close()
-        assert log(cluster) == numbers(500)
-
-
 def test_every_other_batch_fails_before_or_behind_the_append() -> None:
     """Sarama 22: a retried batch has the same first sequence and the same messages."""
     faults: list[Action] = []
@@ -313,17 +261,6 @@ def test_every_other_batch_fails_before_or_behind_the_append() -> None:
             by_sequence.setdefault(batch.first_sequence, set()).add(batch)
         assert sorted(by_sequence) == list(range(0, 50, 5))
         assert all(len(batches) == 1 for batches in by_sequence.values())
-
-
-@BOTH
-def test_every_message_of_a_batch_that_fails_has_an_outcome(idempotent: bool) -> None:
-    """Sarama 23, #2378, #1878: always not enough replicas; all ten are reported, not one."""
-    with running(enable_idempotence=idempotent, retries=1, **FIVES) as (cluster, producer):
-        cluster.next("produce", *[Refuse(TEMPORARY)] * 4)
-        deliveries = send(producer, numbers(10))
-        assert {isinstance(e, RetriesExhaustedError) for e in outcomes(deliveries)} == {True}
-        assert log(cluster) == []
-        assert attempts(cluster) == 4
 
 
 def test_nothing_runs_that_was_not_needed() -> None:
@@ -342,10 +279,7 @@ def test_exactly_three_requests_in_order(fault: Action, idempotent: bool) -> Non
         producer,
     ):
         warm_up(producer)
-        held = Held(then=fault)
-        cluster.next("produce", held)
-        (first,) = send(producer, [b"0"])
-        held.wait_until_held()
+        held, (first,) = hold(cluster, producer, [b"0"], then=fault)
         (second,) = send(producer, [b"1"])
         held.release()
         assert offsets([first, second]) == [1, 2]
@@ -353,14 +287,6 @@ def test_exactly_three_requests_in_order(fault: Action, idempotent: bool) -> Non
         if not idempotent:
             # One at a time: the second was not written before the first had its outcome.
             assert [batch.values for batch in sent(cluster)[1:]] == [(b"0",), (b"0",), (b"1",)]
-
-
-def test_acks_0_never_waits_for_an_answer() -> None:
-    """Sarama 49: three messages, no answers, three outcomes."""
-    with running(acks=0, **FAST) as (cluster, producer):
-        for number in range(3):
-            assert offsets(send(producer, [b"%d" % number])) == [-1]
-        until(lambda: log(cluster) == numbers(3))
 
 
 @BOTH
@@ -416,8 +342,7 @@ def test_what_came_to_the_old_path_goes_before_what_is_fresh(idempotent: bool) -
         assert offsets(deliveries[:1]) == [1]
         deliveries += send(producer, [b"3"])
         offsets(send(producer, [b"other"], partition=1))
-        let_pass(clock, deliveries)
-        assert offsets(deliveries) == [1, 2, 3]
+        assert offsets(deliveries, clock) == [1, 2, 3]
         assert log(cluster) == [b"first", b"1", b"2", b"3"]
 
 
@@ -459,12 +384,9 @@ def test_two_levels_of_chasers(idempotent: bool) -> None:
 
 def test_the_leader_is_gone_while_buffers_are_released() -> None:
     """3.4: looking for the leader fails when the levels' buffers are to be flushed."""
-    held = Held(then=Drop())
     with running(2, retries=1, **FIVES) as (cluster, producer):
         offsets(send(producer, numbers(5)))
-        cluster.next("produce", held)
-        deliveries = send(producer, numbers(20, 5))
-        held.wait_until_held()
+        held, deliveries = hold(cluster, producer, numbers(20, 5), then=Drop())
         asked = len(cluster.received("metadata"))
         cluster.stop(0)
         held.release()
@@ -477,34 +399,12 @@ def test_the_leader_is_gone_while_buffers_are_released() -> None:
         assert log(cluster) == numbers(45)
 
 
-def test_a_missing_block_is_not_taken_for_success() -> None:
-    """3.4: a response without the partition (Sarama fails its messages; here they are retried)."""
-    with running(retries=1, **FAST) as (cluster, producer):
-        warm_up(producer)
-        cluster.next("produce", Omit("t", 0), Omit("t", 0, appended=True))
-        assert offsets(send(producer, [b"value"])) == [1]
-        assert log(cluster) == [b"first", b"value"]
-
-
-def test_a_partial_batch_goes_with_close() -> None:
-    """3.4, #884, #834: Flush.Messages=5, three messages, close."""
-    with ScriptedCluster(topics={"t": 1}) as cluster:
-        producer = cluster.producer(**FIVES)
-        deliveries = send(producer, numbers(3))
-        producer.close()
-        assert [delivery.done() for delivery in deliveries] == [True] * 3
-        assert log(cluster) == numbers(3)
-
-
 def test_a_late_error_of_an_old_broker_does_not_harm_its_successor() -> None:
     """3.4: the leader moves away and back while the first broker still owes an answer."""
-    late = Held(then=Drop())
     with running(2, topics={"t": 2, "u": 1}, retries=1, **FAST) as (cluster, producer):
         for topic in ("t", "u"):
             warm_up(producer, topic=topic)
-        cluster.next("produce", late, broker=0)
-        (owed,) = send(producer, [b"owed"], topic="u")
-        late.wait_until_held()
+        late, (owed,) = hold(cluster, producer, [b"owed"], topic="u", then=Drop(), broker=0)
         cluster.move_leader("t", 0, 1)
         moved = send(producer, numbers(5))
         late.release()
@@ -623,10 +523,7 @@ def test_close_while_a_partition_waits_for_its_turn() -> None:
     clock = FakeClock()
     with ScriptedCluster(topics={"t": 1}) as cluster:
         producer = cluster.producer(clock=clock, enable_idempotence=False, batch_max_messages=1)
-        held = Held()
-        cluster.next("produce", held)
-        deliveries = send(producer, numbers(20))
-        held.wait_until_held()
+        _, deliveries = hold(cluster, producer, numbers(20))
         producer.close(0)
         assert all(delivery.done() for delivery in deliveries)
         statuses = [delivery.status for delivery in deliveries]
@@ -659,19 +556,8 @@ def test_a_partition_without_leader_loses_nothing_however_long_it_takes() -> Non
             deliveries += send(producer, [b"%d" % len(deliveries)])
         assert not any(delivery.done() for delivery in deliveries)
         cluster.move_leader("t", 0, 1)
-        let_pass(clock, deliveries)
-        assert outcomes(deliveries) == [None] * 40
+        assert outcomes(deliveries, clock) == [None] * 40
         assert log(cluster) == [b"first", *numbers(40)]
-
-
-def test_one_large_message_does_not_fail_its_small_neighbours() -> None:
-    """#2797, #805: a batch that is too large for the broker is split; only the large one fails."""
-    with running(**FIVES) as (cluster, producer):
-        large = RefuseIf(ErrorCode.MESSAGE_TOO_LARGE, lambda values: b"7" in values)
-        cluster.next("produce", *[large] * 99)
-        found = outcomes(send(producer, numbers(20)))
-        assert [number for number, error in enumerate(found) if error is not None] == [7]
-        assert log(cluster) == [value for value in numbers(20) if value != b"7"]
 
 
 def test_new_partitions_are_used() -> None:
@@ -702,8 +588,7 @@ def test_a_burst_of_partitions_that_fail_is_no_burst_of_metadata() -> None:
         asked = len(cluster.received("metadata"))
         cluster.next("produce", *[Refuse(MOVED)] * 3, broker=1)
         deliveries = [send(producer, [b"value"], partition=i)[0] for i in range(3, 200, 2)]
-        let_pass(clock, deliveries)
-        assert outcomes(deliveries) == [None] * 99
+        assert outcomes(deliveries, clock) == [None] * 99
         assert len(cluster.received("metadata")) - asked <= 12
 
 

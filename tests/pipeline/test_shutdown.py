@@ -14,7 +14,6 @@ from pykaproducer import (
     CallbackThreadError,
     Delivery,
     DeliveryFailures,
-    FlushTimeoutError,
     Producer,
     ProducerBrokenError,
     ProducerClosedError,
@@ -37,11 +36,11 @@ from .helper import (
     FAST,
     SOON,
     Held,
-    Told,
     backs_off,
     came,
     error_of,
     frozen,
+    hold,
     let_pass,
     log,
     numbers,
@@ -99,15 +98,6 @@ def test_flush_waits_for_what_goes_round_again() -> None:
         assert log(cluster) == numbers(10)
 
 
-def test_flush_waits_for_callbacks() -> None:
-    told = Told()
-    with running(**FAST) as (_, producer):
-        for value in numbers(200):
-            producer.send("t", value, partition=0, on_delivery=told)
-        producer.flush(SOON)
-        assert told.values == numbers(200)
-
-
 def test_flush_is_not_extended_by_what_is_sent_later() -> None:
     before, later = Held(), Held()
     with frozen(2, topics={"t": 2}) as (cluster, clock, producer):
@@ -125,29 +115,6 @@ def test_flush_is_not_extended_by_what_is_sent_later() -> None:
         assert not second[0].done()
         later.release()
         assert offsets(second) == [0]
-
-
-def test_flush_says_what_failed_and_only_once() -> None:
-    with running(linger_ms=60_000, **FAST) as (cluster, producer):
-        cluster.next("produce", Refuse(ErrorCode.INVALID_RECORD))
-        producer.send_many("t", numbers(5), partitions=[0] * 5)  # one batch
-        with pytest.raises(DeliveryFailures, match="INVALID_RECORD") as caught:
-            producer.flush(SOON)
-        assert caught.value.count == 5
-        producer.flush(SOON)
-
-
-def test_a_flush_whose_time_is_over_says_how_many_are_left_and_they_go_on() -> None:
-    held = Held()
-    with running(**FAST) as (cluster, producer):
-        cluster.next("produce", held)
-        deliveries = send(producer, numbers(7))
-        held.wait_until_held()
-        with pytest.raises(FlushTimeoutError, match="7 messages") as caught:
-            producer.flush(0)
-        assert caught.value.pending == 7
-        held.release()
-        assert offsets(deliveries) == list(range(7))
 
 
 def test_flush_ends_with_the_last_deadline() -> None:
@@ -169,18 +136,6 @@ def test_flush_ends_with_the_last_deadline() -> None:
         clock.jump(5.1)
         joined([thread])
         assert "3 messages" in str(told[0])
-
-
-def test_flushes_of_several_threads() -> None:
-    held = Held()
-    with running(linger_ms=60_000, **FAST) as (cluster, producer):
-        cluster.next("produce", held)
-        deliveries = send(producer, numbers(10))
-        flushes = [in_thread(lambda: producer.flush(SOON)) for _ in range(5)]
-        held.wait_until_held()
-        held.release()
-        joined(flushes)
-        assert offsets(deliveries) == list(range(10))
 
 
 # close()
@@ -280,37 +235,27 @@ def test_close_with_a_timeout_returns_when_it_is_over(
         assert "still running" not in caplog.text
 
 
-def test_close_tells_the_log_what_nobody_was_told_of(caplog: pytest.LogCaptureFixture) -> None:
-    with ScriptedCluster() as cluster:
-        producer = cluster.producer(**FAST)
-        for value in numbers(3):
-            producer.send("unknown", value)
-        producer.close(0)
-    assert "3 messages were not delivered" in caplog.text
-
-
-def test_close_from_several_threads() -> None:
-    """Each call returns when it is closed; nothing is lost and no call waits forever."""
-    held = Held()
+@pytest.mark.parametrize("call", ["flush", "close"])
+def test_several_threads_flush_or_close(call: str) -> None:
+    """Each call returns when it is done; nothing is lost and no call waits forever."""
     with ScriptedCluster(topics={"t": 1}) as cluster:
         producer = cluster.producer(linger_ms=60_000, **FAST)
+        held = Held()
         cluster.next("produce", held)
         deliveries = send(producer, numbers(10))
-        closing = [in_thread(producer.close) for _ in range(5)]
+        calls = [in_thread(getattr(producer, call)) for _ in range(5)]
         held.wait_until_held()
         held.release()
-        joined(closing)
+        joined(calls)
         assert offsets(deliveries) == list(range(10))
+        producer.close()
         assert threads_left(producer.config.client_id) == []
 
 
 def test_of_several_closes_the_most_impatient_decides() -> None:
     with ScriptedCluster(topics={"t": 1}) as cluster:
         producer = cluster.producer(**FAST)
-        held = Held()
-        cluster.next("produce", held)
-        deliveries = send(producer, numbers(10))
-        held.wait_until_held()
+        _, deliveries = hold(cluster, producer, numbers(10))
         patient = [in_thread(producer.close) for _ in range(3)]
         producer.abort()
         joined(patient)
@@ -351,12 +296,9 @@ def test_sends_that_race_a_close_are_refused_or_settled() -> None:
 def test_a_send_that_waits_for_space_learns_that_the_producer_closes() -> None:
     """It raises at once, although the messages that fill the buffer are still in flight."""
     clock = FakeClock()
-    held = Held()
     with ScriptedCluster(topics={"t": 1}) as cluster:
         producer = cluster.producer(clock=clock, buffer_memory=50_000, max_block_ms=60_000)
-        cluster.next("produce", held)
-        accepted = send(producer, [b"first"])
-        held.wait_until_held()
+        held, accepted = hold(cluster, producer, [b"first"])
         while producer._budget.fits(1_200):
             accepted += send(producer, [bytes(1_000)])
         refused: list[ProducerClosedError] = []
@@ -429,12 +371,9 @@ def test_close_in_a_callback_ends_the_producer_by_itself() -> None:
 
 
 def test_abort_in_a_callback() -> None:
-    held = Held()
     with ScriptedCluster(2, topics={"t": 2}) as cluster:
         producer = cluster.producer(**FAST)
-        cluster.next("produce", held, broker=1)
-        (stuck,) = send(producer, [b"stuck"], partition=1)
-        held.wait_until_held()
+        _, (stuck,) = hold(cluster, producer, [b"stuck"], partition=1, broker=1)
         producer.send("t", b"value", partition=0, on_delivery=lambda *_: producer.abort())
         assert isinstance(error_of(stuck), AbortedError)
         producer.close()
@@ -460,22 +399,6 @@ def test_callbacks_may_send_as_long_as_they_like() -> None:
         assert log(cluster) == [b"%d" % number for number in range(50, 0, -1)]
 
 
-def test_a_callback_that_fails_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
-    told = Told()
-
-    def failing(error: BaseException | None, delivery: Delivery) -> None:
-        raise LookupError("a user's mistake")
-
-    with running(**FAST) as (cluster, producer):
-        for number in range(20):
-            callback = failing if number % 2 else told
-            producer.send("t", b"%d" % number, partition=0, on_delivery=callback)
-        producer.flush(SOON)
-        assert told.values == [b"%d" % number for number in range(0, 20, 2)]
-        assert log(cluster) == numbers(20)
-    assert caplog.text.count("LookupError: a user's mistake") >= 1
-
-
 def test_a_callback_that_blocks_holds_up_no_outcome() -> None:
     gate = threading.Event()
     with running(**FAST) as (_, producer):
@@ -483,25 +406,6 @@ def test_a_callback_that_blocks_holds_up_no_outcome() -> None:
         deliveries = send(producer, numbers(50))
         assert [delivery.result(SOON).offset for delivery in deliveries] == list(range(1, 51))
         gate.set()
-
-
-def test_a_partitioner_that_fails_or_talks_nonsense_harms_its_own_message() -> None:
-    def partitioner(key: bytes | None, everything: list[int], available: list[int]) -> Any:
-        assert key is not None
-        if key == b"raise":
-            raise LookupError("a user's mistake")
-        return {b"none": None, b"text": "0", b"far": 99, b"negative": -1}.get(key, 0)
-
-    keys = [b"good", b"raise", b"none", b"good", b"text", b"far", b"negative", b"good"]
-    with running(partitioner=partitioner, **FAST) as (_, producer):
-        deliveries = [producer.send("t", key, key=key) for key in keys]
-        good = [d for d, key in zip(deliveries, keys, strict=True) if key == b"good"]
-        assert offsets(good) == [0, 1, 2]
-        bad = {key: d for d, key in zip(deliveries, keys, strict=True) if key != b"good"}
-        assert isinstance(error_of(bad[b"raise"]).__cause__, LookupError)
-        for key in (b"none", b"text", b"far", b"negative"):
-            assert "the partitioner returned" in str(error_of(bad[key]))
-            assert error_of(bad[key]).status is Status.NOT_PERSISTED
 
 
 # A stage dies of a bug (P9)
@@ -590,12 +494,11 @@ def test_when_what_calls_back_dies_outcomes_stand_and_nobody_hangs(
 
 
 def test_a_flush_that_waits_when_a_stage_dies_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    held = Held(then=Refuse(ErrorCode.NOT_ENOUGH_REPLICAS))
     with ScriptedCluster(topics={"t": 1}) as cluster:
         producer = cluster.producer(**FAST)
-        cluster.next("produce", held)
-        (delivery,) = send(producer, [b"value"])
-        held.wait_until_held()
+        held, (delivery,) = hold(
+            cluster, producer, [b"value"], then=Refuse(ErrorCode.NOT_ENOUGH_REPLICAS)
+        )
         waiting = [in_thread(lambda: with_failures(producer.flush)) for _ in range(3)]
 
         def die(*_: Any) -> None:

@@ -42,6 +42,7 @@ from .helper import (
     attempts,
     backs_off,
     came,
+    hold,
     let_pass,
     outcome,
     outcomes,
@@ -201,10 +202,7 @@ def test_batches_behind_one_that_is_split_follow_it(
 ) -> None:
     with transactional(cluster, clock, batch_max_messages=4, **LINGERING) as producer:
         assert not outcomes(send(producer, values(4)))[0]
-        held = Held(then=Refuse(ErrorCode.MESSAGE_TOO_LARGE))
-        cluster.next("produce", held)
-        send(producer, values(20))
-        held.wait_until_held()
+        held, _ = hold(cluster, producer, values(20), then=Refuse(ErrorCode.MESSAGE_TOO_LARGE))
         held.release()
         producer.commit_transaction()
         assert committed(cluster) == values(4) + values(20)
@@ -254,10 +252,7 @@ def test_a_batch_with_an_expired_message_is_not_split(
 
 def slow_transaction(cluster: ScriptedCluster, producer: Producer, clock: FakeClock) -> None:
     """Commit a transaction whose first Produce takes 20 ms."""
-    held = Held()
-    cluster.next("produce", held)
-    (delivery,) = send(producer, [b"slow"])
-    held.wait_until_held()
+    held, (delivery,) = hold(cluster, producer, [b"slow"])
     clock.jump(0.02)
     held.release()
     assert outcome(delivery) is None
@@ -281,25 +276,19 @@ def test_the_first_produce_waits_if_the_last_one_came_too_early(clock: FakeClock
         producer.commit_transaction()
 
 
-def test_a_transaction_that_begins_later_does_not_wait(clock: FakeClock) -> None:
+@pytest.mark.parametrize(
+    ("level", "later"), [(LEVELS["TV2"], 0.001), (LEVELS["TV1"], 0.0)], ids=["later", "TV1"]
+)
+def test_nothing_waits_later_or_with_the_first_protocol(
+    clock: FakeClock, level: int, later: float
+) -> None:
+    """With the first protocol, the partitions are added by a separate request."""
     with (
-        ScriptedCluster(topics={"t": 2}) as cluster,
+        ScriptedCluster(topics={"t": 2}, features={"transaction.version": level}) as cluster,
         transactional(cluster, clock) as producer,
     ):
         slow_transaction(cluster, producer, clock)
-        clock.jump(0.001)
-        producer.begin_transaction()
-        assert outcomes(send(producer, [b"value"])) == [None]
-        producer.commit_transaction()
-
-
-def test_with_the_first_protocol_nothing_waits(clock: FakeClock) -> None:
-    """The partitions are added by a request of their own."""
-    with (
-        ScriptedCluster(topics={"t": 2}, features={"transaction.version": 0}) as cluster,
-        transactional(cluster, clock) as producer,
-    ):
-        slow_transaction(cluster, producer, clock)
+        clock.jump(later)
         producer.begin_transaction()
         assert outcomes(send(producer, [b"value"])) == [None]
         producer.commit_transaction()
@@ -438,10 +427,7 @@ def test_the_transaction_times_out_while_its_messages_are_sent(
     cluster: ScriptedCluster, clock: FakeClock
 ) -> None:
     with transactional(cluster, clock, transaction_timeout_ms=20_000) as producer:
-        held = Held()
-        cluster.next("produce", held)
-        (delivery,) = send(producer, [b"value"])
-        held.wait_until_held()
+        held, (delivery,) = hold(cluster, producer, [b"value"])
         committing = Call(producer.commit_transaction)
         until(lambda: pipeline_of(producer).coordinator.state.name == "FLUSHING")  # type: ignore[union-attr]
         clock.jump(20)
@@ -551,20 +537,38 @@ def test_what_waits_for_a_retry_does_not_delay_the_next_transaction(
         backs_off(clock)
         producer.abort_transaction()
         assert isinstance(outcome(delivery), TransactionAbortedError)
+        # It is no write of the next one either, which is empty, and ends without EndTxn.
+        ends = len(cluster.received("end_txn"))
+        producer.begin_transaction()
+        clock.jump(2)
+        producer.commit_transaction()
+        assert len(cluster.received("end_txn")) == ends
         producer.begin_transaction()
         assert outcomes(send(producer, [b"next"])) == [None]
         producer.commit_transaction()
     assert committed(cluster) == [b"next"]
 
 
+def test_a_batch_keeps_its_number_at_the_next_leader(
+    cluster: ScriptedCluster, clock: FakeClock
+) -> None:
+    """It knows nothing of the batch, and the batches after it have the next numbers."""
+    with transactional(cluster, clock) as producer:
+        deliver_each(producer, [b"0"])
+        cluster.move_leader("t", 0, 1)
+        assert outcomes(send(producer, [b"1"]), clock) == [None]
+        deliver_each(producer, [b"2"])
+        producer.commit_transaction()
+        found = [(each.broker, each.first_sequence) for each in sent(cluster)]
+        assert found == [(0, 0), (0, 1), (1, 1), (1, 2)]
+    assert committed(cluster) == [b"0", b"1", b"2"]
+
+
 def test_a_request_that_is_lost_after_the_abort(cluster: ScriptedCluster, clock: FakeClock) -> None:
     """Its batches are not sent again, whatever comes behind them."""
     with transactional(cluster, clock, batch_max_messages=1, reconnect_backoff_ms=1) as producer:
         deliver_each(producer, [b"first"])
-        held = Held(then=Drop())
-        cluster.next("produce", held)
-        deliveries = send(producer, values(3))
-        held.wait_until_held()
+        held, deliveries = hold(cluster, producer, values(3), then=Drop())
         aborting = Call(producer.abort_transaction)
         assert all(isinstance(each, TransactionAbortedError) for each in outcomes(deliveries))
         before = attempts(cluster)
@@ -572,8 +576,7 @@ def test_a_request_that_is_lost_after_the_abort(cluster: ScriptedCluster, clock:
         assert aborting.error() is None
         producer.begin_transaction()
         next_one = send(producer, [b"next"])
-        let_pass(clock, next_one)
-        assert outcomes(next_one) == [None]
+        assert outcomes(next_one, clock) == [None]
         producer.commit_transaction()
         assert {each.values for each in sent(cluster)[before:]} == {(b"next",)}
     assert committed(cluster) == [b"next"]
@@ -703,11 +706,20 @@ def test_the_stage_of_the_coordinator_dies_in_a_commit(
         assert stage.late(TransactionCall.COMMIT).outcome is CommitOutcome.POSSIBLY_COMMITTED
 
 
-def test_close_beside_a_commit(cluster: ScriptedCluster, clock: FakeClock) -> None:
-    """close() gives up at its timeout, and the commit is told that its outcome is not known."""
+@pytest.mark.parametrize(
+    ("held_back", "outcome"),
+    [
+        ("end_txn", CommitOutcome.POSSIBLY_COMMITTED),
+        ("produce", CommitOutcome.NOT_COMMITTED),
+    ],
+)
+def test_close_beside_a_commit(
+    cluster: ScriptedCluster, clock: FakeClock, held_back: str, outcome: CommitOutcome
+) -> None:
+    """close() gives up at its timeout, and the commit is told its outcome as far as it is known."""
     with transactional(cluster, clock) as producer:
         held = Held()
-        cluster.next("end_txn", held)
+        cluster.next(held_back, held)
         send(producer, [b"value"])
         committing = Call(producer.commit_transaction)
         held.wait_until_held()
@@ -715,31 +727,15 @@ def test_close_beside_a_commit(cluster: ScriptedCluster, clock: FakeClock) -> No
         waits_for(clock, 5.5)
         clock.jump(6)
         error = committing.error()
-        assert isinstance(error, ProducerClosedError)
-        assert error.outcome is CommitOutcome.POSSIBLY_COMMITTED
-        assert "read the topic" in str(error)
+        assert error.outcome is outcome
+        if held_back == "end_txn":
+            assert isinstance(error, ProducerClosedError)
+            assert "read the topic" in str(error)
+        else:
+            assert isinstance(error, ProducerClosedError | TransactionAbortableError)
         assert closing.error() is None
         with pytest.raises(ProducerClosedError):
             producer.commit_transaction()
-        held.release()
-
-
-def test_close_beside_a_commit_whose_messages_are_not_sent(
-    cluster: ScriptedCluster, clock: FakeClock
-) -> None:
-    with transactional(cluster, clock) as producer:
-        held = Held()
-        cluster.next("produce", held)
-        send(producer, [b"value"])
-        committing = Call(producer.commit_transaction)
-        held.wait_until_held()
-        closing = Call(lambda: producer.close(5))
-        waits_for(clock, 5.5)
-        clock.jump(6)
-        error = committing.error()
-        assert isinstance(error, ProducerClosedError | TransactionAbortableError)
-        assert error.outcome is CommitOutcome.NOT_COMMITTED
-        assert closing.error() is None
         held.release()
 
 

@@ -33,7 +33,7 @@ from .helper import (
     ended,
     error_of,
     frozen,
-    let_pass,
+    hold,
     log,
     metadata_is_idle,
     numbers,
@@ -139,11 +139,8 @@ def test_a_partition_without_leader_does_not_hold_up_others() -> None:
 
 
 def test_a_broker_that_is_silent_does_not_hold_up_others() -> None:
-    held = Held()
     with running(2, topics={"t": 2}, **FAST) as (cluster, producer):
-        cluster.next("produce", held, broker=1)
-        stuck = send(producer, numbers(10), partition=1)
-        held.wait_until_held()
+        held, stuck = hold(cluster, producer, numbers(10), partition=1, broker=1)
         assert offsets(send(producer, numbers(100))) == list(range(100))
         assert not any(delivery.done() for delivery in stuck)
         held.release()
@@ -168,24 +165,6 @@ def test_a_partition_that_is_refused_does_not_hold_up_its_broker_s_others(
         assert log(cluster, "t", 1) == [b"first"]
 
 
-def test_a_full_buffer_is_the_only_thing_that_send_waits_for() -> None:
-    held = Held()
-    with running(buffer_memory=100_000, max_block_ms=1, **FAST) as (cluster, producer):
-        cluster.next("produce", held)
-        accepted = send(producer, [b"first"])
-        held.wait_until_held()
-        full: list[BufferFullError] = []
-        while not full:
-            try:
-                accepted += send(producer, [bytes(1000)])
-            except BufferFullError as error:
-                full.append(error)
-        assert 50 < len(accepted) < 100
-        held.release()
-        assert offsets(accepted) == list(range(len(accepted)))
-        assert offsets(send(producer, [bytes(1000)])) == [len(accepted)]
-
-
 def test_partitions_for_is_bounded() -> None:
     with frozen(topics={}, max_block_ms=5_000) as (cluster, clock, producer):
         raised: list[BaseException] = []
@@ -207,98 +186,43 @@ def test_partitions_for_is_bounded() -> None:
 
 # Deadlines: none is missed and none is early, wherever the message waits
 
-Place = Callable[[ScriptedCluster, FakeClock, Producer], None]
+Arrange = Callable[[ScriptedCluster, Producer], object]
 
 
-def no_metadata(cluster: ScriptedCluster, clock: FakeClock, producer: Producer) -> None:
-    cluster.next("metadata", Held())
+def endlessly(api: str, action: Any) -> Arrange:
+    return lambda cluster, _: cluster.next(api, *[action] * 999)
 
 
-def no_topic(cluster: ScriptedCluster, clock: FakeClock, producer: Producer) -> None:
-    cluster.next("metadata", *[Refuse(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)] * 999)
-
-
-def no_leader(cluster: ScriptedCluster, clock: FakeClock, producer: Producer) -> None:
-    cluster.stop(0)
-
-
-def no_leader_any_more(cluster: ScriptedCluster, clock: FakeClock, producer: Producer) -> None:
-    warm_up(producer)
-    cluster.stop(0)
-
-
-def in_a_lane_while_the_broker_is_down(
-    cluster: ScriptedCluster, clock: FakeClock, producer: Producer
-) -> None:
-    Frozen(cluster, 999)
-    cluster.stop(0)
-
-
-def in_a_lane_while_the_broker_says_nothing(
-    cluster: ScriptedCluster, clock: FakeClock, producer: Producer
-) -> None:
-    Frozen(cluster, 999)
-    cluster.stop(0, silently=True)
-
-
-def lingering(cluster: ScriptedCluster, clock: FakeClock, producer: Producer) -> None:
-    pass
-
-
-def in_the_retry_handler(cluster: ScriptedCluster, clock: FakeClock, producer: Producer) -> None:
-    cluster.next("produce", *[Refuse(ErrorCode.NOT_ENOUGH_REPLICAS)] * 999)
-
-
-def moving(cluster: ScriptedCluster, clock: FakeClock, producer: Producer) -> None:
-    cluster.next("produce", *[Refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER)] * 999)
-
-
-def in_flight(cluster: ScriptedCluster, clock: FakeClock, producer: Producer) -> None:
+def behind_what_is_in_flight(cluster: ScriptedCluster, producer: Producer) -> None:
     cluster.next("produce", *[Held()] * 99)
-
-
-def behind_what_is_in_flight(
-    cluster: ScriptedCluster, clock: FakeClock, producer: Producer
-) -> None:
-    cluster.next("produce", *[Held()] * 99)
-    for number in range(10):
-        producer.send("t", b"before-%d" % number, partition=0)
+    send(producer, numbers(10))
     came(cluster, "produce", 1)
 
 
-def no_producer_id(cluster: ScriptedCluster, clock: FakeClock, producer: Producer) -> None:
-    cluster.next("init_producer_id", *[Refuse(ErrorCode.COORDINATOR_NOT_AVAILABLE)] * 999)
+#: How a message comes to wait there.
+PLACES: dict[str, Arrange] = {
+    "no metadata": lambda cluster, _: cluster.next("metadata", Held()),
+    "no topic": endlessly("metadata", Refuse(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)),
+    "no leader": lambda cluster, _: cluster.stop(0),
+    "no leader any more": lambda cluster, producer: (warm_up(producer), cluster.stop(0)),
+    "broker down": lambda cluster, _: (Frozen(cluster, 999), cluster.stop(0)),
+    "broker silent": lambda cluster, _: (Frozen(cluster, 999), cluster.stop(0, silently=True)),
+    "lingering": lambda cluster, producer: None,
+    "retry handler": endlessly("produce", Refuse(ErrorCode.NOT_ENOUGH_REPLICAS)),
+    "moving": endlessly("produce", Refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER)),
+    "in flight": endlessly("produce", Held()),
+    "behind what is in flight": behind_what_is_in_flight,
+    "no producer id": endlessly("init_producer_id", Refuse(ErrorCode.COORDINATOR_NOT_AVAILABLE)),
+    "producer id unanswered": endlessly("init_producer_id", Held()),
+}
 
 
-def a_producer_id_that_is_never_answered(
-    cluster: ScriptedCluster, clock: FakeClock, producer: Producer
-) -> None:
-    cluster.next("init_producer_id", *[Held()] * 99)
-
-
-PLACES: list[Place] = [
-    no_metadata,
-    no_topic,
-    no_leader,
-    no_leader_any_more,
-    in_a_lane_while_the_broker_is_down,
-    in_a_lane_while_the_broker_says_nothing,
-    lingering,
-    in_the_retry_handler,
-    moving,
-    in_flight,
-    behind_what_is_in_flight,
-    no_producer_id,
-    a_producer_id_that_is_never_answered,
-]
-
-
-@pytest.mark.parametrize("place", PLACES, ids=lambda place: place.__name__)
+@pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("jumps", [(8.0,), (0.5,) * 16], ids=["at once", "slowly"])
-def test_a_deadline_holds_wherever_a_message_waits(place: Place, jumps: tuple[float, ...]) -> None:
-    linger = 8_000 if place is lingering else 0
+def test_a_deadline_holds_wherever_a_message_waits(place: str, jumps: tuple[float, ...]) -> None:
+    linger = 8_000 if place == "lingering" else 0
     with frozen(2, linger_ms=linger) as (cluster, clock, producer):
-        place(cluster, clock, producer)
+        PLACES[place](cluster, producer)
         deliveries = [
             producer.send("t", b"value", partition=0, delivery_timeout_ms=timeout)
             for timeout in (7_000, 7_900, 12_000)
@@ -338,8 +262,7 @@ def test_each_row_of_a_batch_in_flight_has_its_own_deadline(idempotent: bool) ->
         assert error_of(short).status is Status.POSSIBLY_PERSISTED
         assert not long.done()
         # The connection is considered lost with its oldest row, not after request_timeout_ms.
-        let_pass(clock, [long])
-        assert long.error is None
+        assert outcomes([long], clock) == [None]
         # With sequence numbers the same bytes are sent again; without them the expired row is left
         # out.
         again = [b"short", b"long"] if idempotent else [b"long"]
@@ -351,16 +274,12 @@ def test_each_row_of_a_batch_in_flight_has_its_own_deadline(idempotent: bool) ->
 def test_a_request_waits_no_longer_than_request_timeout_ms() -> None:
     with frozen(request_timeout_ms=10_000) as (cluster, clock, producer):
         warm_up(producer)
-        held = Held()
-        cluster.next("produce", held)
-        (delivery,) = send(producer, [b"value"])
-        held.wait_until_held()
+        held, (delivery,) = hold(cluster, producer, [b"value"])
         assert cluster.received("produce")[1].request.timeout_ms == 10_000
         clock.jump(9.9)
         assert attempts(cluster) == 2
         clock.jump(0.2)
-        let_pass(clock, [delivery])
-        assert offsets([delivery]) == [1]
+        assert offsets([delivery], clock) == [1]
         used = [received.connection for received in cluster.received("produce")]
         assert used[1] != used[2]
         held.release()
@@ -395,8 +314,7 @@ def test_an_answer_behind_the_deadline_changes_nothing() -> None:
         held.release()
         came(cluster, "produce", 1)
         (after,) = send(producer, [b"after"])
-        let_pass(clock, [after])
-        assert after.error is None
+        assert outcomes([after], clock) == [None]
         assert late.error == error
         producer.flush(0)
         assert told == [error]
@@ -418,8 +336,7 @@ def test_an_expiry_in_one_partition_leaves_the_others_alone() -> None:
         assert isinstance(error_of(expired), DeliveryTimeoutError)
         # The batch of the other partition is retried with its old numbers.
         stuck.release()
-        let_pass(clock, [other])
-        assert other.error is None
+        assert outcomes([other], clock) == [None]
         assert log(cluster, "t", 1) == [b"first", b"other"]
         assert len({batch for batch in sent(cluster) if batch.values == (b"other",)}) == 1
 
@@ -442,8 +359,7 @@ def test_a_partition_backs_off_exponentially_with_jitter(code: ErrorCode, idempo
         note = Before(lambda: came_at.append(clock.monotonic()), Refuse(code))
         cluster.next("produce", *[note] * 7)
         (delivery,) = send(producer, [b"value"])
-        let_pass(clock, [delivery])
-        assert delivery.error is None
+        assert outcomes([delivery], clock) == [None]
         waits = [later - earlier for earlier, later in itertools.pairwise(came_at)]
         for wait, about in zip(waits, (0.1, 0.2, 0.4, 0.8, 1.0, 1.0), strict=True):
             # It may be longer: time is moved here while a request is in flight, too.
@@ -507,8 +423,7 @@ def test_metadata_is_asked_for_with_backoff_and_together() -> None:
         backs_off(clock)
         assert 3 <= len(cluster.received("metadata")) <= 7
         cluster.start(1)
-        let_pass(clock, deliveries)
-        assert outcomes(deliveries) == [None] * 100
+        assert outcomes(deliveries, clock) == [None] * 100
 
 
 def test_metadata_is_asked_for_again_by_age() -> None:
@@ -558,25 +473,6 @@ def test_batch_max_messages_holds_for_what_goes_round_again() -> None:
         cluster.next("produce", *[Refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER)] * 3)
         assert offsets(send(producer, numbers(30))) == list(range(30))
         assert max(len(batch.values) for batch in sent(cluster)) == 3
-
-
-def test_deadlines_of_many_messages_in_many_places() -> None:
-    """One timer for all of them: each expires with its own reason."""
-    with frozen(2, topics={"t": 4}, delivery_timeout_ms=8_000) as (cluster, clock, producer):
-        cluster.stop(1)
-        cluster.next("produce", Refuse(ErrorCode.NOT_ENOUGH_REPLICAS), broker=0)
-        waiting: list[Delivery] = [
-            producer.send("unknown", b"value"),
-            producer.send("t", b"value", partition=1),
-            producer.send("t", b"value", partition=0),
-        ]
-        came(cluster, "produce", 1)
-        backs_off(clock, 2)
-        clock.jump(8.1)
-        reasons = [str(error_of(delivery)) for delivery in waiting]
-        assert "no such topic" in reasons[0]
-        assert "no leader" in reasons[1]
-        assert "(19)" in reasons[2]
 
 
 # A full buffer ends lingering
