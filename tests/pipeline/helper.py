@@ -223,6 +223,23 @@ def ended(producer: Producer) -> Iterator[Producer]:
         producer.abort()
 
 
+@contextmanager
+def transactional(
+    cluster: ScriptedCluster, clock: Clock, *, begun: bool = True, **settings: Any
+) -> Iterator[Producer]:
+    """Yield a producer with an open transaction; abort it at the end, whatever the time."""
+    producer = cluster.producer(
+        clock=clock, **{"transactional_id": "id", "max_block_ms": 600_000, **settings}
+    )
+    try:
+        producer.init_transactions()
+        if begun:
+            producer.begin_transaction()
+        yield producer
+    finally:
+        producer.abort()
+
+
 def under_way(producer: Producer, count: int) -> None:
     """Wait until exactly *count* Produce requests have been sent and not answered."""
     deadline = time.monotonic() + SOON

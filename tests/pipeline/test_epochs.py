@@ -11,7 +11,7 @@ from pykaproducer import Delivery, DeliveryTimeoutError, Producer, Status
 from pykaproducer._errors.codes import ErrorCode
 from pykaproducer.testing import ScriptedCluster
 from pykaproducer.testing._messages import InitProducerIdRequest
-from pykaproducer.testing.scripted import Drop, Refuse
+from pykaproducer.testing.scripted import Action, Drop, Refuse
 
 from .helper import (
     FAST,
@@ -50,6 +50,15 @@ NEW_ID = [
     ErrorCode.INVALID_PRODUCER_EPOCH,
     ErrorCode.INVALID_PRODUCER_ID_MAPPING,
     ErrorCode.PRODUCER_FENCED,
+]
+
+#: The answers to a request for a producer id after which it is repeated.
+NO_ID_YET = [
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+    ErrorCode.CONCURRENT_TRANSACTIONS,
+    ErrorCode.UNKNOWN_SERVER_ERROR,
 ]
 
 names = {"ids": lambda code: code.name}
@@ -275,28 +284,12 @@ def test_an_expired_batch_that_was_written_is_a_gap_too() -> None:
 # The producer id
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.NOT_COORDINATOR,
-        ErrorCode.CONCURRENT_TRANSACTIONS,
-        ErrorCode.UNKNOWN_SERVER_ERROR,
-    ],
-    **names,
-)
-def test_no_producer_id_yet(code: ErrorCode) -> None:
+@pytest.mark.parametrize("fault", [*map(Refuse, NO_ID_YET), Drop()], ids=repr)
+def test_no_producer_id_yet(fault: Action) -> None:
     with running(retries=1, **FAST) as (cluster, producer):
-        cluster.next("init_producer_id", *[Refuse(code)] * 3)
+        cluster.next("init_producer_id", *[fault] * 3)
         assert offsets(send(producer, numbers(3))) == [0, 1, 2]
         assert len(cluster.received("init_producer_id")) == 4
-
-
-def test_the_connection_that_the_producer_id_is_asked_for_over_is_lost() -> None:
-    with running(retries=1, **FAST) as (cluster, producer):
-        cluster.next("init_producer_id", *[Drop()] * 3)
-        assert offsets(send(producer, numbers(3))) == [0, 1, 2]
 
 
 def test_a_cluster_that_does_not_allow_idempotence_says_what_to_set(

@@ -16,7 +16,7 @@ from pykaproducer import AbortedError, BufferFullError, Delivery, DeliveryTimeou
 from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._net import wakeup
 from pykaproducer._util import threads
-from pykaproducer.testing import FakeClock, ScriptedCluster
+from pykaproducer.testing import FakeClock
 from pykaproducer.testing.scripted import Refuse
 from tests._support import programs
 
@@ -202,8 +202,7 @@ def test_many_messages_beside_a_refused_thread_are_announced_once(limit: Threads
 def test_a_producer_closes_without_a_single_thread(limit: Threads) -> None:
     """Every message gets its outcome, every callback runs, and close() returns."""
     told = Told()
-    with ScriptedCluster(topics={"t": 1}) as cluster:
-        producer = cluster.producer(**FAST)
+    with running(**FAST) as (_, producer):
         limit.refuse(ALWAYS)
         deliveries = [producer.send("t", b"%d" % n, on_delivery=told) for n in range(3)]
         producer.close(0.2)
@@ -214,8 +213,7 @@ def test_a_producer_closes_without_a_single_thread(limit: Threads) -> None:
 @pytest.mark.parametrize("stage", ["broker", "bridge", "reports", "retry", "end"])
 def test_a_producer_closes_while_a_thread_is_refused(limit: Threads, stage: str) -> None:
     told = Told()
-    with ScriptedCluster(topics={"t": 1}) as cluster:
-        producer = cluster.producer(**FAST)
+    with running(**FAST) as (cluster, producer):
         warm_up(producer)
         cluster.next("produce", *[Refuse(ErrorCode.NOT_ENOUGH_REPLICAS)] * 1000)
         limit.refuse(ALWAYS, f"-{stage}")
@@ -227,8 +225,7 @@ def test_a_producer_closes_while_a_thread_is_refused(limit: Threads, stage: str)
 
 
 def test_close_in_a_callback_gets_its_thread_later(limit: Threads) -> None:
-    with ScriptedCluster(topics={"t": 1}) as cluster:
-        producer = cluster.producer(**FAST)
+    with running(**FAST) as (_, producer):
         failed: list[BaseException] = []
         called = threading.Event()
 
@@ -348,8 +345,7 @@ def test_messages_expire_without_file_descriptors(files: Descriptors) -> None:
 
 def test_a_producer_closes_without_file_descriptors(files: Descriptors) -> None:
     files.left = ALWAYS
-    with ScriptedCluster(topics={"t": 1}) as cluster:
-        producer = cluster.producer(**FAST)
+    with running(**FAST) as (_, producer):
         delivery = producer.send("t", b"value")
         files.wait_for_refusals(2)
         producer.close(0)

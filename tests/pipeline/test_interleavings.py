@@ -200,8 +200,7 @@ def test_a_closed_producer_that_never_sent_starts_no_thread(
     2. close() finds none.
     3. The send() continues.
     """
-    with ScriptedCluster(topics={"t": 1}) as cluster:
-        producer = cluster.producer()
+    with running() as (_, producer):
         make = Pipeline.__init__
 
         def close_and_make(self: Pipeline, *args: Any) -> None:
@@ -242,8 +241,10 @@ def test_a_crash_while_the_dispatcher_takes_a_chunk(monkeypatch: pytest.MonkeyPa
         assert taken.wait(SOON)
         raise BugError("a bug")
 
-    with ScriptedCluster(topics={"t": 1, "u": 1}) as cluster:
-        producer = cluster.producer(partitioner=lambda key, partitions, available: 0)
+    with running(topics={"t": 1, "u": 1}, partitioner=lambda key, partitions, available: 0) as (
+        _cluster,
+        producer,
+    ):
         producer.send("t", b"value").result(SOON)
         monkeypatch.setattr(IncompleteChunks, "enter", enter_slowly)
         monkeypatch.setattr(Pipeline, "fail_everything", fail_and_tell)
@@ -277,8 +278,7 @@ def test_a_flush_beside_a_crash_tells_what_failed(monkeypatch: pytest.MonkeyPatc
     handler = Slow()
     logging.getLogger("pykaproducer").addHandler(handler)
     try:
-        with ScriptedCluster(topics={"t": 1}) as cluster:
-            producer = cluster.producer()
+        with running() as (_, producer):
             monkeypatch.setattr(Dispatcher, "handle", die)
             producer.send("t", b"value")
             assert logging_now.wait(SOON)
@@ -296,8 +296,7 @@ def test_without_a_thread_to_end_it_a_producer_ends_all_the_same(
     def refuse(self: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    with ScriptedCluster(topics={"t": 1}) as cluster:
-        producer = cluster.producer(linger_ms=60_000)
+    with running(linger_ms=60_000) as (_, producer):
         delivery = producer.send("t", b"value")
         producer.flush()
         monkeypatch.setattr(threading.Thread, "start", refuse)

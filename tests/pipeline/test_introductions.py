@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pykaproducer import Producer, TopicPartition
+from pykaproducer import Delivery, Producer, TopicPartition
 from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._machines.introduction_hold import IntroductionHold
 from pykaproducer._machines.introduction_turn import IntroductionTurn
@@ -21,7 +21,7 @@ from pykaproducer.errors import (
     TransactionAbortedError,
 )
 from pykaproducer.testing import FakeClock, ScriptedCluster
-from pykaproducer.testing.scripted import Drop, Refuse
+from pykaproducer.testing.scripted import Action, Drop, Refuse, proceed
 
 from .helper import (
     FAST,
@@ -30,11 +30,13 @@ from .helper import (
     Held,
     attempts,
     came,
+    hold,
     outcome,
     outcomes,
     pipeline_of,
     send,
     sent,
+    transactional,
     until,
     waits_for,
 )
@@ -56,23 +58,14 @@ def clock() -> FakeClock:
 
 
 @contextmanager
-def transactional(
-    cluster: ScriptedCluster, clock: FakeClock, **settings: Any
-) -> Iterator[Producer]:
-    """Return a producer that is connected to all brokers, with an open transaction."""
-    producer = cluster.producer(
-        clock=clock, transactional_id="id", max_block_ms=600_000, **FAST, **settings
-    )
-    try:
-        producer.init_transactions()
-        producer.begin_transaction()
+def connected(cluster: ScriptedCluster, clock: FakeClock) -> Iterator[Producer]:
+    """Yield a producer that is connected to all brokers, with an open transaction."""
+    with transactional(cluster, clock, **FAST) as producer:
         for partition in range(3):
             assert outcomes(send(producer, [b"warm"], partition=partition)) == [None]
         producer.commit_transaction()
         producer.begin_transaction()
         yield producer
-    finally:
-        producer.abort()
 
 
 def committed(cluster: ScriptedCluster, partition: int) -> list[bytes | None]:
@@ -83,12 +76,12 @@ def committed(cluster: ScriptedCluster, partition: int) -> list[bytes | None]:
 # Turns --------------------------------------------------------------------------------------------
 
 
-def has_turn(cluster: ScriptedCluster, producer: Producer, held: Held) -> Any:
+def has_turn(
+    cluster: ScriptedCluster, producer: Producer, then: Action = proceed
+) -> tuple[Held, Delivery]:
     """Let broker 0 have the turn, and hold its answer; return its message."""
-    cluster.next("produce", held, broker=0)
-    (first,) = send(producer, [b"0"])
-    held.wait_until_held()
-    return first
+    held, (first,) = hold(cluster, producer, [b"0"], then=then, broker=0)
+    return held, first
 
 
 def waiting(cluster: ScriptedCluster, clock: FakeClock, producer: Producer) -> Any:
@@ -101,9 +94,8 @@ def waiting(cluster: ScriptedCluster, clock: FakeClock, producer: Producer) -> A
 
 
 def test_one_leader_at_a_time_adds_partitions(cluster: ScriptedCluster, clock: FakeClock) -> None:
-    with transactional(cluster, clock) as producer:
-        held = Held()
-        first = has_turn(cluster, producer, held)
+    with connected(cluster, clock) as producer:
+        held, first = has_turn(cluster, producer)
         others = [waiting(cluster, clock, producer), *send(producer, [b"2"], partition=2)]
         held.release()
         assert outcomes([first, *others]) == [None, None, None]
@@ -125,9 +117,8 @@ def test_one_leader_at_a_time_adds_partitions(cluster: ScriptedCluster, clock: F
 def test_a_turn_ends_with_any_end_of_its_request(
     cluster: ScriptedCluster, clock: FakeClock, then: Any
 ) -> None:
-    with transactional(cluster, clock) as producer:
-        held = Held(then=then)
-        has_turn(cluster, producer, held)
+    with connected(cluster, clock) as producer:
+        held, _ = has_turn(cluster, producer, then)
         second = waiting(cluster, clock, producer)
         held.release()
         assert outcome(second) is None
@@ -135,9 +126,8 @@ def test_a_turn_ends_with_any_end_of_its_request(
 
 def test_a_turn_ends_after_a_time(cluster: ScriptedCluster, clock: FakeClock) -> None:
     """The broker does not answer, and the connection stays."""
-    with transactional(cluster, clock) as producer:
-        held = Held()
-        first = has_turn(cluster, producer, held)
+    with connected(cluster, clock) as producer:
+        held, first = has_turn(cluster, producer)
         second = waiting(cluster, clock, producer)
         clock.jump(TURN)
         assert outcome(second) is None
@@ -152,9 +142,8 @@ def test_the_broker_that_has_the_turn_dies(
     cluster: ScriptedCluster, clock: FakeClock, silently: bool
 ) -> None:
     cluster.move_coordinator("transaction", "id", 2)
-    with transactional(cluster, clock) as producer:
-        held = Held()
-        has_turn(cluster, producer, held)
+    with connected(cluster, clock) as producer:
+        held, _ = has_turn(cluster, producer)
         second = waiting(cluster, clock, producer)
         cluster.stop(0, silently=silently)
         if silently:
@@ -164,9 +153,8 @@ def test_the_broker_that_has_the_turn_dies(
 
 
 def test_a_leader_moves_to_a_broker_that_waits(cluster: ScriptedCluster, clock: FakeClock) -> None:
-    with transactional(cluster, clock) as producer:
-        held = Held(then=Refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER))
-        first = has_turn(cluster, producer, held)
+    with connected(cluster, clock) as producer:
+        held, first = has_turn(cluster, producer, Refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER))
         second = waiting(cluster, clock, producer)
         cluster.move_leader("t", 0, 1)
         held.release()
@@ -178,9 +166,8 @@ def test_a_leader_moves_to_a_broker_that_waits(cluster: ScriptedCluster, clock: 
 
 
 def test_no_turn_outlives_its_transaction(cluster: ScriptedCluster, clock: FakeClock) -> None:
-    with transactional(cluster, clock) as producer:
-        held = Held()
-        first = has_turn(cluster, producer, held)
+    with connected(cluster, clock) as producer:
+        held, first = has_turn(cluster, producer)
         second = waiting(cluster, clock, producer)
         producer.abort_transaction()
         assert isinstance(outcome(first), TransactionAbortedError)
@@ -197,9 +184,8 @@ def test_a_refusal_ends_the_transaction_and_the_wait(
     cluster: ScriptedCluster, clock: FakeClock
 ) -> None:
     """The epoch is not that of the coordinator, for example after a timeout."""
-    with transactional(cluster, clock) as producer:
-        held = Held(then=Refuse(ErrorCode.INVALID_PRODUCER_EPOCH))
-        first = has_turn(cluster, producer, held)
+    with connected(cluster, clock) as producer:
+        held, first = has_turn(cluster, producer, Refuse(ErrorCode.INVALID_PRODUCER_EPOCH))
         second = waiting(cluster, clock, producer)
         held.release()
         assert outcome(first) is not None
@@ -215,10 +201,9 @@ def test_a_refusal_ends_the_transaction_and_the_wait(
 def test_partitions_of_the_transaction_do_not_wait(
     cluster: ScriptedCluster, clock: FakeClock
 ) -> None:
-    with transactional(cluster, clock) as producer:
+    with connected(cluster, clock) as producer:
         assert outcomes(send(producer, [b"added"], partition=1)) == [None]
-        held = Held()
-        first = has_turn(cluster, producer, held)
+        held, first = has_turn(cluster, producer)
         assert outcomes(send(producer, [b"more"], partition=1)) == [None]
         held.release()
         assert outcome(first) is None
@@ -228,10 +213,9 @@ def test_partitions_of_the_transaction_do_not_wait(
 def test_the_first_protocol_has_no_turns(clock: FakeClock) -> None:
     with (
         ScriptedCluster(3, topics={"t": 3}, features={"transaction.version": 0}) as cluster,
-        transactional(cluster, clock) as producer,
+        connected(cluster, clock) as producer,
     ):
-        held = Held()
-        first = has_turn(cluster, producer, held)
+        held, first = has_turn(cluster, producer)
         assert outcomes(send(producer, [b"1"], partition=1)) == [None]
         held.release()
         assert outcome(first) is None
@@ -249,7 +233,7 @@ def hold_of(producer: Producer) -> IntroductionHold:
 @contextmanager
 def asking(cluster: ScriptedCluster, clock: FakeClock) -> Iterator[Producer]:
     """Return a producer that is about to ask about its last transaction."""
-    with transactional(cluster, clock) as producer:
+    with connected(cluster, clock) as producer:
         hold_of(producer).guesses = False
         assert outcomes(send(producer, [b"before"])) == [None]
         producer.commit_transaction()
@@ -369,7 +353,7 @@ def test_another_id_does_not_wait_for_the_last_coordinator(
 ) -> None:
     """Its own coordinator is a broker that answers."""
     cluster.move_coordinator("transaction", "other", 1)
-    with transactional(cluster, clock) as producer:
+    with connected(cluster, clock) as producer:
         hold_of(producer).guesses = False
         assert outcomes(send(producer, [b"value"])) == [None]
         producer.commit_transaction()

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from pykaproducer import Producer
 from pykaproducer._pipeline.bridge import Bridge
 from pykaproducer.errors import DeliveryError, Status
-from pykaproducer.testing import ScriptedCluster
+from pykaproducer.testing import FakeClock, ScriptedCluster
 from pykaproducer.testing.scripted import Hold, proceed
 from tests._support.callers import needs_callers
 
@@ -48,6 +49,15 @@ def checks(cluster: ScriptedCluster) -> int:
     return len(asked) - len(leaders)
 
 
+def mute_after_use(cluster: ScriptedCluster, clock: FakeClock, producer: Producer) -> None:
+    """Deliver a message; later, nothing that is written to the connections arrives."""
+    warm_up(producer)
+    came(cluster, "produce", 1)
+    for end in list(cluster._connections):
+        end.mute()
+    clock.jump(240)
+
+
 def stale_at(bridge: Bridge) -> float:
     assert bridge._connection is not None
     return bridge._connection.stale_at
@@ -70,11 +80,7 @@ def test_nothing_is_written_to_a_connection_that_gives_no_sign_of_life(
     settings: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     with frozen(**QUIET, **settings) as (cluster, clock, producer):
-        warm_up(producer)
-        came(cluster, "produce", 1)
-        for end in list(cluster._connections):
-            end.mute()
-        clock.jump(240)
+        mute_after_use(cluster, clock, producer)
         deliveries = send(producer, numbers(3))
         bridge = pipeline_of(producer).brokers.all()[0].bridge
         until(lambda: "has not answered the check" in bridge.setting_up())
@@ -91,11 +97,7 @@ def test_nothing_is_written_to_a_connection_that_gives_no_sign_of_life(
 @pytest.mark.parametrize("settings", [{}, {"enable_idempotence": False}])
 def test_a_message_that_expires_during_the_check_was_not_written(settings: dict[str, Any]) -> None:
     with frozen(**QUIET, **settings) as (cluster, clock, producer):
-        warm_up(producer)
-        came(cluster, "produce", 1)
-        for end in list(cluster._connections):
-            end.mute()
-        clock.jump(240)
+        mute_after_use(cluster, clock, producer)
         early = producer.send("t", b"early", delivery_timeout_ms=1_000)
         late = producer.send("t", b"late")
         bridge = pipeline_of(producer).brokers.all()[0].bridge

@@ -142,8 +142,10 @@ def test_flush_ends_with_the_last_deadline() -> None:
 
 
 def test_close_delivers_what_lingers_and_leaves_nothing_running() -> None:
-    with ScriptedCluster(2, topics={"t": 4}) as cluster:
-        producer = cluster.producer(linger_ms=60_000, batch_max_messages=1000, **FAST)
+    with running(2, topics={"t": 4}, linger_ms=60_000, batch_max_messages=1000, **FAST) as (
+        cluster,
+        producer,
+    ):
         deliveries = [send(producer, [b"value"], partition=i)[0] for i in range(4)]
         producer.close()
         assert all(delivery.done() for delivery in deliveries)
@@ -155,8 +157,7 @@ def test_close_delivers_what_lingers_and_leaves_nothing_running() -> None:
 def test_close_waits_for_retries_and_accepts_nothing_meanwhile() -> None:
     """Once closing has begun send() raises; the ten before it are retried and delivered."""
     held = Held(then=Refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER))
-    with ScriptedCluster(topics={"t": 1}) as cluster:
-        producer = cluster.producer(**FAST)
+    with running(**FAST) as (cluster, producer):
         cluster.next("produce", held, Drop(), Refuse(ErrorCode.NOT_ENOUGH_REPLICAS))
         deliveries = send(producer, numbers(10))
         held.wait_until_held()
@@ -178,8 +179,7 @@ def test_close_waits_for_retries_and_accepts_nothing_meanwhile() -> None:
 @pytest.mark.parametrize("how", ["abort", "close(0)"])
 def test_abort_fails_what_has_no_outcome_at_once(how: str) -> None:
     held = Held()
-    with ScriptedCluster(topics={"t": 2}) as cluster:
-        producer = cluster.producer(**FAST)
+    with running(topics={"t": 2}, **FAST) as (cluster, producer):
         warm_up(producer)
         cluster.next("produce", held)
         under_way = send(producer, [b"under way"])[0]
@@ -238,8 +238,7 @@ def test_close_with_a_timeout_returns_when_it_is_over(
 @pytest.mark.parametrize("call", ["flush", "close"])
 def test_several_threads_flush_or_close(call: str) -> None:
     """Each call returns when it is done; nothing is lost and no call waits forever."""
-    with ScriptedCluster(topics={"t": 1}) as cluster:
-        producer = cluster.producer(linger_ms=60_000, **FAST)
+    with running(linger_ms=60_000, **FAST) as (cluster, producer):
         held = Held()
         cluster.next("produce", held)
         deliveries = send(producer, numbers(10))
@@ -253,8 +252,7 @@ def test_several_threads_flush_or_close(call: str) -> None:
 
 
 def test_of_several_closes_the_most_impatient_decides() -> None:
-    with ScriptedCluster(topics={"t": 1}) as cluster:
-        producer = cluster.producer(**FAST)
+    with running(**FAST) as (cluster, producer):
         _, deliveries = hold(cluster, producer, numbers(10))
         patient = [in_thread(producer.close) for _ in range(3)]
         producer.abort()
@@ -345,8 +343,7 @@ def test_flush_and_close_in_a_callback() -> None:
             producer.send("t", b"late")
         called.set()
 
-    with ScriptedCluster(topics={"t": 1}) as cluster:
-        producer = cluster.producer(**FAST)
+    with running(**FAST) as (cluster, producer):
         producer.send("t", b"value", partition=0, on_delivery=report)
         assert called.wait(SOON)
         # Another close() returns when that one is done, or does the work.
@@ -359,8 +356,7 @@ def test_flush_and_close_in_a_callback() -> None:
 
 
 def test_close_in_a_callback_ends_the_producer_by_itself() -> None:
-    with ScriptedCluster(topics={"t": 1}) as cluster:
-        producer = cluster.producer(client_id="closing-itself", **FAST)
+    with running(client_id="closing-itself", **FAST) as (cluster, producer):
         producer.send("t", b"value", on_delivery=lambda *_: producer.close())
         came(cluster, "produce", 1)
         cluster.join_connections()
@@ -371,8 +367,7 @@ def test_close_in_a_callback_ends_the_producer_by_itself() -> None:
 
 
 def test_abort_in_a_callback() -> None:
-    with ScriptedCluster(2, topics={"t": 2}) as cluster:
-        producer = cluster.producer(**FAST)
+    with running(2, topics={"t": 2}, **FAST) as (cluster, producer):
         _, (stuck,) = hold(cluster, producer, [b"stuck"], partition=1, broker=1)
         producer.send("t", b"value", partition=0, on_delivery=lambda *_: producer.abort())
         assert isinstance(error_of(stuck), AbortedError)
@@ -397,15 +392,6 @@ def test_callbacks_may_send_as_long_as_they_like() -> None:
         producer.send("t", b"50", partition=0, on_delivery=report)
         assert done.wait(SOON)
         assert log(cluster) == [b"%d" % number for number in range(50, 0, -1)]
-
-
-def test_a_callback_that_blocks_holds_up_no_outcome() -> None:
-    gate = threading.Event()
-    with running(**FAST) as (_, producer):
-        producer.send("t", b"value", partition=0, on_delivery=lambda *_: gate.wait(SOON))
-        deliveries = send(producer, numbers(50))
-        assert [delivery.result(SOON).offset for delivery in deliveries] == list(range(1, 51))
-        gate.set()
 
 
 # A stage dies of a bug (P9)
@@ -436,8 +422,7 @@ def test_a_stage_that_dies_settles_everything_and_breaks_the_producer(
     def die(*_: Any) -> None:
         raise BugError("a bug")
 
-    with ScriptedCluster(2, topics={"t": 2}) as cluster:
-        producer = cluster.producer(**FAST)
+    with running(2, topics={"t": 2}, **FAST) as (cluster, producer):
         warm_up(producer)
         cluster.next("produce", *[Refuse(ErrorCode.NOT_ENOUGH_REPLICAS)] * 999)
         held = Held()
@@ -479,8 +464,7 @@ def test_when_what_calls_back_dies_outcomes_stand_and_nobody_hangs(
     def die(*_: Any) -> None:
         raise BugError("a bug")
 
-    with ScriptedCluster(topics={"t": 1}) as cluster:
-        producer = cluster.producer(**FAST)
+    with running(**FAST) as (_, producer):
         warm_up(producer)
         monkeypatch.setattr(Reports, "handle", die)
         delivery = producer.send("t", b"value", on_delivery=lambda *_: None)
@@ -494,8 +478,7 @@ def test_when_what_calls_back_dies_outcomes_stand_and_nobody_hangs(
 
 
 def test_a_flush_that_waits_when_a_stage_dies_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    with ScriptedCluster(topics={"t": 1}) as cluster:
-        producer = cluster.producer(**FAST)
+    with running(**FAST) as (cluster, producer):
         held, (delivery,) = hold(
             cluster, producer, [b"value"], then=Refuse(ErrorCode.NOT_ENOUGH_REPLICAS)
         )

@@ -10,12 +10,11 @@ import pytest
 from pykaproducer import DeliveryTimeoutError
 from pykaproducer._pipeline.last_errors import LastErrors
 from pykaproducer._pipeline.throttle import Throttle
-from pykaproducer.testing import FakeClock, ScriptedCluster
+from pykaproducer.testing import FakeClock
 
 from .helper import (
     Amend,
     attempts,
-    ended,
     error_of,
     frozen,
     let_pass,
@@ -105,14 +104,12 @@ def test_another_broker_is_not_held_up() -> None:
 
 def test_an_old_broker_has_waited_itself() -> None:
     """Before version 6 of Produce the broker sent its answer after the throttle time."""
-    with ScriptedCluster(topics={"t": 1}, versions={"produce": (3, 5)}) as cluster:
-        clock = FakeClock()
-        with ended(cluster.producer(clock=clock)) as producer:
-            warm_up(producer)
-            cluster.next("produce", throttled(60_000))
-            offsets(send(producer, [b"1"]))
-            offsets(send(producer, [b"2"]))
-            assert producer.stats()["requests"]["throttle_ms"] == 60_000
+    with frozen(versions={"produce": (3, 5)}) as (cluster, _, producer):
+        warm_up(producer)
+        cluster.next("produce", throttled(60_000))
+        offsets(send(producer, [b"1"]))
+        offsets(send(producer, [b"2"]))
+        assert producer.stats()["requests"]["throttle_ms"] == 60_000
 
 
 def test_a_lost_connection_ends_it() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -49,6 +48,7 @@ from .helper import (
     pipeline_of,
     send,
     sent,
+    transactional,
     until,
     waits_for,
 )
@@ -68,23 +68,6 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[ScriptedCluster]:
 @pytest.fixture
 def clock() -> FakeClock:
     return FakeClock()
-
-
-@contextmanager
-def transactional(
-    cluster: ScriptedCluster, clock: Clock, *, begun: bool = True, **settings: Any
-) -> Iterator[Producer]:
-    """Return a producer with an open transaction; abort it at the end, whatever the time."""
-    producer = cluster.producer(
-        clock=clock, **{"transactional_id": "id", "max_block_ms": 600_000, **settings}
-    )
-    try:
-        producer.init_transactions()
-        if begun:
-            producer.begin_transaction()
-        yield producer
-    finally:
-        producer.abort()
 
 
 class Call(threading.Thread):

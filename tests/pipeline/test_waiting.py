@@ -441,16 +441,23 @@ def test_metadata_is_asked_for_again_by_age() -> None:
 
 
 @pytest.mark.parametrize(
-    ("limit", "payload"),
-    [({"batch_max_messages": 10}, b"x"), ({"batch_size": 10_000}, bytes(1_000))],
-    ids=["messages", "bytes"],
+    ("limit", "payload", "others"),
+    [
+        ({"batch_max_messages": 10}, b"x", 0),
+        ({"batch_size": 10_000}, bytes(1_000), 0),
+        ({"batch_size": 10_000, "max_request_size": 10_000}, bytes(1_000), 20),
+    ],
+    ids=["messages", "bytes", "beside a full request that lingers"],
 )
-def test_a_full_batch_does_not_linger(limit: dict[str, Any], payload: bytes) -> None:
+def test_a_full_batch_does_not_linger(limit: dict[str, Any], payload: bytes, others: int) -> None:
     """Only milliseconds pass, so a delivered message has not waited for linger_ms.
 
     The clock advances only so that the dispatcher takes the messages in the open chunk.
     """
-    with frozen(linger_ms=60_000, **limit) as (cluster, clock, producer):
+    topics = {"t": 1 + others}
+    with frozen(topics=topics, linger_ms=60_000, **limit) as (cluster, clock, producer):
+        for partition in range(others):
+            send(producer, [payload], partition=1 + partition)
         deliveries = send(producer, [payload] * 25)
 
         def a_little_later() -> bool:
