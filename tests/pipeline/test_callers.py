@@ -51,7 +51,7 @@ from pykaproducer.testing.scripted import (
 from tests._support.callers import needs_callers
 from tests._support.programs import run
 
-from .helper import FAST, SOON, Amend, log, numbers, pipeline_of, running
+from .helper import FAST, SOON, Amend, log, numbers, pipeline_of, running, until
 
 pytestmark = needs_callers
 
@@ -243,7 +243,7 @@ def test_a_message_that_nobody_waits_for_is_sent_all_the_same() -> None:
         for _ in range(20):
             count = warm(p)
             p.send("t", b"it")
-            wait_until(lambda: log(cluster)[count:] == [b"it"])  # noqa: B023
+            until(lambda: log(cluster)[count:] == [b"it"])  # noqa: B023
 
 
 def flushed_by_caller(producer: Producer) -> bool:
@@ -328,21 +328,11 @@ def test_half_a_response_before_the_request_is_handed_over(idempotent: bool) -> 
         first = pool.submit(lambda: p.send("t", b"it").result(SOON))
         assert half.wait(SOON)
         second = p.send("t", b"next")
-        wait_until(lambda: taken_over(p))
+        until(lambda: taken_over(p))
         rest.set()
         assert first.result(SOON).offset == count
         assert second.result(SOON).offset == count + 1
         assert log(cluster)[count:] == [b"it", b"next"]
-
-
-def wait_until(true: Callable[[], bool]) -> None:
-    """Wait for a change that another thread makes and does not report."""
-    pause = threading.Event()
-    for _ in range(int(SOON * 1000)):
-        if true():
-            return
-        pause.wait(0.001)
-    raise AssertionError("it has not come true")
 
 
 @BOTH
@@ -351,14 +341,14 @@ def test_later_messages_of_the_partition_follow_in_order(idempotent: bool) -> No
         count = warm(p)
         with waiting_caller(cluster, p) as (hold, held, _):
             later = [p.send("t", value) for value in numbers(10)]
-            wait_until(lambda: taken_over(p))
+            until(lambda: taken_over(p))
             hold.release()
             assert held.result(SOON).offset == count
             assert [each.result(SOON).offset for each in later] == list(
                 range(count + 1, count + 11)
             )
         assert log(cluster)[count:] == [b"held", *numbers(10)]
-        wait_until(lambda: p._budget.used == 0)
+        until(lambda: p._budget.used == 0)
 
 
 def test_another_partition_needs_the_connection() -> None:
@@ -366,7 +356,7 @@ def test_another_partition_needs_the_connection() -> None:
         warm(p)
         with waiting_caller(cluster, p) as (hold, held, _):
             other = p.send("t", b"other", partition=1)
-            wait_until(lambda: taken_over(p))
+            until(lambda: taken_over(p))
             hold.release()
             assert other.result(SOON).partition == 1
             held.result(SOON)
@@ -405,7 +395,7 @@ def test_close_waits_for_the_message_of_a_caller() -> None:
         count = warm(p)
         with waiting_caller(cluster, p) as (hold, _, future), ThreadPoolExecutor(1) as pool:
             closed = pool.submit(p.close)
-            wait_until(lambda: taken_over(p))
+            until(lambda: taken_over(p))
             hold.release()
             closed.result(SOON)
             assert future.result(SOON).offset == count
@@ -426,7 +416,7 @@ def test_the_stages_take_over_from_a_slow_broker() -> None:
     with ScriptedCluster(topics={"t": 1}) as cluster, cluster.producer() as p:
         count = warm(p)
         with waiting_caller(cluster, p) as (hold, _, future):
-            wait_until(lambda: taken_over(p))
+            until(lambda: taken_over(p))
             hold.release()
             assert future.result(SOON).offset == count
         assert log(cluster)[count:] == [b"held"]
@@ -438,7 +428,7 @@ def test_the_broker_goes_away(idempotent: bool) -> None:
         count = warm(p)
         with waiting_caller(cluster, p) as (_, held, _):
             cluster.stop(0)
-            wait_until(lambda: taken_over(p))
+            until(lambda: taken_over(p))
             cluster.start(0)
             held.result(SOON)
         assert log(cluster)[count:] in ([b"held"], [b"held", b"held"] if not idempotent else [])
@@ -489,7 +479,7 @@ def test_ctrl_c_ends_the_wait_and_not_the_message() -> None:
         def interrupt() -> None:
             hold.wait_until_held()
             # The main thread waits as a caller, or for the stages.
-            wait_until(lambda: not pipeline_of(p).incomplete.chunks() or delivery.chunk.has_waiters)
+            until(lambda: not pipeline_of(p).incomplete.chunks() or delivery.chunk.has_waiters)
             os.kill(os.getpid(), signal.SIGINT)
 
         with signalled(signal.SIGINT):
@@ -718,7 +708,7 @@ def test_every_thread_that_waits_for_a_row_of_the_caller_is_woken() -> None:
                 break
         else:
             raise AssertionError("no caller has sent its messages")
-        wait_until(lambda: p._budget.used == 0)
+        until(lambda: p._budget.used == 0)
 
 
 def test_a_released_waiter_that_raises_keeps_no_other_waiting() -> None:
@@ -749,7 +739,7 @@ def test_a_released_waiter_that_raises_keeps_no_other_waiting() -> None:
         else:
             raise AssertionError("no caller has sent its message")
         p.send("t", b"after").result(SOON)
-        wait_until(lambda: p._budget.used == 0)
+        until(lambda: p._budget.used == 0)
 
 
 # Time ---------------------------------------------------------------------------------------------
@@ -813,7 +803,7 @@ def test_a_topic_that_only_callers_use_is_in_use() -> None:
         warm(p)
         dispatcher = pipeline_of(p).dispatcher
         used = dispatcher._used["t"]
-        wait_until(lambda: p.send("t", b"it").result(SOON) and dispatcher._used["t"] > used)
+        until(lambda: p.send("t", b"it").result(SOON) and dispatcher._used["t"] > used)
 
 
 # What is left to the stages -----------------------------------------------------------------------
@@ -854,7 +844,7 @@ def test_settings_with_which_the_stages_send(settings: dict[str, Any]) -> None:
         for value in numbers(20):
             p.send("t", value).result(SOON)
         assert not last_caller(p)
-        wait_until(lambda: log(cluster) == numbers(20))  # acks=0: later than the outcome
+        until(lambda: log(cluster) == numbers(20))  # acks=0: later than the outcome
 
 
 def test_while_messages_are_traced_the_stages_send() -> None:

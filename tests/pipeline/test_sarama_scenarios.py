@@ -16,7 +16,6 @@ import pytest
 
 from pykaproducer import BufferFullError, Delivery, Status
 from pykaproducer._errors.codes import ErrorCode
-from pykaproducer.testing import FakeClock, ScriptedCluster
 from pykaproducer.testing.scripted import Action, Drop, Mangle, Omit, Refuse, garbage
 
 from .helper import (
@@ -263,13 +262,6 @@ def test_every_other_batch_fails_before_or_behind_the_append() -> None:
         assert all(len(batches) == 1 for batches in by_sequence.values())
 
 
-def test_nothing_runs_that_was_not_needed() -> None:
-    """Sarama 28: a producer that was created and dropped leaves no thread (the fixture checks)."""
-    with running(3, topics={"t": 30}, **FAST) as (_, producer):
-        for partition in range(30):
-            warm_up(producer, partition=partition)
-
-
 @BOTH
 @pytest.mark.parametrize("fault", [Refuse(TEMPORARY), Refuse(MOVED), Drop()], ids=repr)
 def test_exactly_three_requests_in_order(fault: Action, idempotent: bool) -> None:
@@ -415,18 +407,6 @@ def test_a_late_error_of_an_old_broker_does_not_harm_its_successor() -> None:
         assert log(cluster) == [b"first", *numbers(10)]
 
 
-def test_memory_is_given_back_after_an_outage() -> None:
-    """3.4: memory held while the broker was down is counted, and released."""
-    with running(**FAST) as (cluster, producer):
-        cluster.stop(0)
-        deliveries = send(producer, [bytes(1000)] * 500)
-        assert producer._budget.used >= 500_000
-        cluster.start(0)
-        assert offsets(deliveries) == list(range(500))
-        producer.flush(SOON)
-        assert producer._budget.used == 0
-
-
 FAULTS: list[Callable[[], Action]] = [
     lambda: Refuse(TEMPORARY),
     lambda: Refuse(MOVED),
@@ -516,19 +496,6 @@ def test_a_message_is_not_stuck_behind_what_nobody_wakes(idempotent: bool) -> No
             for connection in connections:
                 connection.hang_up()
         assert log(cluster) == numbers(30)
-
-
-def test_close_while_a_partition_waits_for_its_turn() -> None:
-    """#3645: every hand-over can be abandoned at the end."""
-    clock = FakeClock()
-    with ScriptedCluster(topics={"t": 1}) as cluster:
-        producer = cluster.producer(clock=clock, enable_idempotence=False, batch_max_messages=1)
-        _, deliveries = hold(cluster, producer, numbers(20))
-        producer.close(0)
-        assert all(delivery.done() for delivery in deliveries)
-        statuses = [delivery.status for delivery in deliveries]
-        assert statuses[0] is Status.POSSIBLY_PERSISTED
-        assert statuses[-1] is Status.NOT_PERSISTED
 
 
 def test_numbers_are_not_burned_while_the_broker_is_down() -> None:

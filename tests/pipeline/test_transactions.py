@@ -43,6 +43,7 @@ from .helper import (
     came,
     hold,
     let_pass,
+    numbers,
     outcome,
     outcomes,
     pipeline_of,
@@ -107,10 +108,6 @@ def delivered(producer: Producer, value: bytes) -> list[Delivery]:
     return deliveries
 
 
-def values(count: int) -> list[bytes]:
-    return [b"%d" % number for number in range(count)]
-
-
 # The coordinator is busy --------------------------------------------------------------------------
 
 
@@ -164,10 +161,10 @@ def test_a_batch_that_is_too_large_is_split_in_place(
     """Its parts have its numbers, so that the transaction needs no new epoch."""
     with transactional(cluster, clock, **LINGERING) as producer:
         cluster.always("produce", RefuseIf(code, lambda each: len(each) > 2))
-        deliveries = send(producer, values(11))
+        deliveries = send(producer, numbers(11))
         producer.commit_transaction()
         assert [delivery.offset for delivery in deliveries] == list(range(11))
-        assert committed(cluster) == values(11)
+        assert committed(cluster) == numbers(11)
         batches = cluster.batches("t")
         assert [batch.base_sequence for batch in batches] == [
             batch.base_offset for batch in batches
@@ -184,11 +181,11 @@ def test_batches_behind_one_that_is_split_follow_it(
     cluster: ScriptedCluster, clock: FakeClock
 ) -> None:
     with transactional(cluster, clock, batch_max_messages=4, **LINGERING) as producer:
-        assert not outcomes(send(producer, values(4)))[0]
-        held, _ = hold(cluster, producer, values(20), then=Refuse(ErrorCode.MESSAGE_TOO_LARGE))
+        assert not outcomes(send(producer, numbers(4)))[0]
+        held, _ = hold(cluster, producer, numbers(20), then=Refuse(ErrorCode.MESSAGE_TOO_LARGE))
         held.release()
         producer.commit_transaction()
-        assert committed(cluster) == values(4) + values(20)
+        assert committed(cluster) == numbers(4) + numbers(20)
         assert {batch.count for batch in cluster.batches("t")} == {2, 4}
 
 
@@ -217,7 +214,7 @@ def test_a_batch_with_an_expired_message_is_not_split(
         held = Held(then=Refuse(ErrorCode.MESSAGE_TOO_LARGE))
         cluster.next("produce", held)
         late = producer.send("t", b"late", partition=0, delivery_timeout_ms=2000)
-        others = send(producer, values(3))
+        others = send(producer, numbers(3))
         committing = Call(producer.commit_transaction)
         held.wait_until_held()
         clock.jump(3)
@@ -318,7 +315,7 @@ def test_a_flush_beside_a_commit(cluster: ScriptedCluster, clock: FakeClock) -> 
     with transactional(cluster, clock, **LINGERING) as producer:
         held = Held()
         cluster.next("produce", held)
-        send(producer, values(3))
+        send(producer, numbers(3))
         committing, flushing = Call(producer.commit_transaction), Call(producer.flush)
         held.wait_until_held()
         held.release()
@@ -455,7 +452,7 @@ def test_a_callback_that_sends_after_a_commit_is_refused(
             producer.commit_transaction()
             assert len(refused) == number + 1
             assert isinstance(refused[-1], TransactionStateError)
-    assert committed(cluster) == values(3)
+    assert committed(cluster) == numbers(3)
 
 
 # User code that takes long -----------------------------------------------------------------------
@@ -551,7 +548,7 @@ def test_a_request_that_is_lost_after_the_abort(cluster: ScriptedCluster, clock:
     """Its batches are not sent again, whatever comes behind them."""
     with transactional(cluster, clock, batch_max_messages=1, reconnect_backoff_ms=1) as producer:
         deliver_each(producer, [b"first"])
-        held, deliveries = hold(cluster, producer, values(3), then=Drop())
+        held, deliveries = hold(cluster, producer, numbers(3), then=Drop())
         aborting = Call(producer.abort_transaction)
         assert all(isinstance(each, TransactionAbortedError) for each in outcomes(deliveries))
         before = attempts(cluster)
@@ -579,13 +576,13 @@ def test_an_abort_with_all_batches_answered_keeps_the_epoch(
     cluster: ScriptedCluster, clock: FakeClock
 ) -> None:
     with transactional(cluster, clock) as producer:
-        deliver_each(producer, values(3))
+        deliver_each(producer, numbers(3))
         assert ends_with_abort(producer, cluster) == 1
 
 
 def test_an_abort_of_nothing_keeps_the_epoch(cluster: ScriptedCluster, clock: FakeClock) -> None:
     with transactional(cluster, clock, **LINGERING) as producer:
-        send(producer, values(3))
+        send(producer, numbers(3))
         assert ends_with_abort(producer, cluster) == 1
 
 
