@@ -527,6 +527,7 @@ def test_a_signal_handler_uses_the_producer_while_its_thread_waits(action: str) 
         assert log(cluster)[count:] == expected
 
 
+@pytest.mark.scripted
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_fork_while_a_caller_waits() -> None:
     with ScriptedCluster(topics={"t": 1}) as cluster, cluster.producer() as p:
@@ -546,6 +547,7 @@ def test_a_fork_while_a_caller_waits() -> None:
         assert log(cluster)[count:] == [b"held", b"after"]
 
 
+@pytest.mark.scripted
 @pytest.mark.parametrize("end", ["", "os._exit(0)", "sys.exit(0)"], ids=["end", "_exit", "exit"])
 def test_the_interpreter_ends_while_a_caller_waits(end: str) -> None:
     script = f"""

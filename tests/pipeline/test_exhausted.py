@@ -352,6 +352,7 @@ def test_a_producer_closes_without_file_descriptors(files: Descriptors) -> None:
         assert isinstance(error_of(delivery), AbortedError)
 
 
+@pytest.mark.scripted
 def test_a_child_does_not_start_the_parent_s_missing_threads() -> None:
     programs.run("""
         import os, threading

@@ -6,6 +6,8 @@ import contextlib
 import socket
 import threading
 
+import pytest
+
 from pykaproducer._net.transport import ConnectionFailed, Endpoint, Network
 from pykaproducer._pipeline.socket_worker import SocketWorker
 from pykaproducer._util.clock import Clock
@@ -51,6 +53,7 @@ class _Stage(SocketWorker):
             self.both.set()
 
 
+@pytest.mark.scripted
 def test_what_its_own_thread_puts_while_it_connects_does_not_wait_for_the_broker() -> None:
     """An item from the stage's own thread does not wait for a silent broker.
 

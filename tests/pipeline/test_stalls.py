@@ -160,6 +160,7 @@ def offsets_after_linger(clock: FakeClock, producer: Any, value: bytes) -> None:
 # Disks
 
 
+@pytest.mark.scripted
 def test_a_full_disk_for_the_log_harms_no_message() -> None:
     printed = programs.run("""
         import logging, sys

@@ -16,6 +16,7 @@ from tests._support.logs import told_by_log
 PATIENCE = 60.0
 
 
+@pytest.mark.scripted
 def test_a_thread_that_cannot_be_ended_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """The system's resolver cannot be interrupted."""
     asked, go_on = threading.Event(), threading.Event()
@@ -45,6 +46,7 @@ def test_a_thread_that_cannot_be_ended_is_named(monkeypatch: pytest.MonkeyPatch)
     assert isinstance(delivery.exception(PATIENCE), AbortedError)
 
 
+@pytest.mark.scripted
 @pytest.mark.parametrize("scheme", ["http", "https"])
 def test_a_forked_process_has_no_socket_of_a_request(scheme: str) -> None:
     """With https, it is forked during the TLS handshake."""
