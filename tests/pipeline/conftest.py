@@ -1,13 +1,7 @@
-"""The number of requests in flight, and the threads of the stages: they reorder things.
-
-A test with several parameters runs for each pair of their values, and for all combinations in the
-tier full.
-"""
+"""The number of requests in flight, and the threads of the stages: they reorder things."""
 
 from __future__ import annotations
 
-import itertools
-import pathlib
 from typing import Any
 
 import pytest
@@ -15,9 +9,6 @@ import pytest
 from pykaproducer import Producer
 from pykaproducer.testing import ScriptedCluster
 from tests._support.effort import NIGHTLY
-from tests._support.pairs import cover
-
-HERE = pathlib.Path(__file__).parent
 
 #: The modules that run in both modes of ``stage_threads`` each time; at night all of them do.
 IN_BOTH_MODES = {
@@ -36,20 +27,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     name = metafunc.module.__name__.rpartition(".")[2]
     modes = ["shared", "own"] if NIGHTLY or name in IN_BOTH_MODES else ["shared"]
     metafunc.parametrize("_stage_threads", modes, indirect=True)
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the combinations of parameters outside a pairwise cover as full."""
-    ours = [item for item in items if item.path.parent == HERE and hasattr(item, "callspec")]
-    for _, group in itertools.groupby(ours, key=lambda item: item.nodeid.partition("[")[0]):
-        same_test = list(group)
-        # The values of one list are the same objects in each combination.
-        rows = [[id(value) for value in item.callspec.params.values()] for item in same_test]  # type: ignore[attr-defined]
-        kept = set(cover(rows))
-        for number, item in enumerate(same_test):
-            if number not in kept:
-                item.add_marker(pytest.mark.full)
 
 
 @pytest.fixture(autouse=True)

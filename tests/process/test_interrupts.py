@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -40,10 +40,24 @@ def clusters() -> Iterator[dict[str, ScriptedCluster]]:
         }
 
 
-#: The places of a call are divided among three tests; which ones are whose changes with each run.
-each_share = pytest.mark.parametrize(
-    "share", [0, *(pytest.param(number, marks=pytest.mark.full) for number in (1, 2))]
-)
+Case = tuple[str, ...]
+
+
+def shared(rows: Iterable[Any]) -> list[Any]:
+    """Return each of *rows* three times: a third of the places by default, the others in full.
+
+    Which places those are changes with each run.
+    """
+    return [
+        pytest.param(
+            row.values,
+            share,
+            marks=[*row.marks, *([pytest.mark.full] if share else [])],
+            id="-".join((*row.values, str(share))),
+        )
+        for row in rows
+        for share in range(3)
+    ]
 
 
 def has_transactions(name: str) -> bool:
@@ -55,14 +69,13 @@ def protocols(name: str) -> list[str]:
     return [*PROTOCOLS] if has_transactions(name) else ["TV2"]
 
 
-@each_share
 @pytest.mark.parametrize(
-    ("name", "protocol"), [(name, protocol) for name in OPERATIONS for protocol in protocols(name)]
+    ("case", "share"),
+    shared(pytest.param(name, protocol) for name in OPERATIONS for protocol in protocols(name)),
 )
-def test_ctrl_c_anywhere(
-    clusters: dict[str, ScriptedCluster], name: str, protocol: str, share: int
-) -> None:
+def test_ctrl_c_anywhere(clusters: dict[str, ScriptedCluster], case: Case, share: int) -> None:
     """It is raised, and the producer remains usable."""
+    name, protocol = case
 
     def check(scene: Scene, error: BaseException | None) -> None:
         assert isinstance(error, KeyboardInterrupt)
@@ -143,20 +156,22 @@ def handlers(name: str) -> dict[str, Handler]:
 
 
 @pytest.mark.parametrize(
-    ("name", "handler", "protocol"),
-    pairwise(
-        (name, handler, protocol)
-        for name in OPERATIONS
-        if name not in ("abort()", "prepare_transaction()")
-        for handler in handlers(name)
-        for protocol in protocols(name)
+    ("case", "share"),
+    shared(
+        pairwise(
+            (name, handler, protocol)
+            for name in OPERATIONS
+            if name not in ("abort()", "prepare_transaction()")
+            for handler in handlers(name)
+            for protocol in protocols(name)
+        )
     ),
 )
-@each_share
 def test_a_signal_handler_may_make_any_call_anywhere(
-    clusters: dict[str, ScriptedCluster], name: str, handler: str, protocol: str, share: int
+    clusters: dict[str, ScriptedCluster], case: Case, share: int
 ) -> None:
     """Nothing hangs or is lost; the interrupted call returns, or finds another state."""
+    name, handler, protocol = case
     operation = OPERATIONS[name]
 
     def strike(scene: Scene) -> None:
