@@ -1,8 +1,7 @@
-"""Brokers that other tests do not have; only ``tox -e brokers`` runs these tests."""
+"""Old and other brokers; only ``tox -e brokers`` runs these tests."""
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Iterator
 
@@ -17,18 +16,15 @@ from .releases import RELEASES, MissingError
 ENABLED = "PYKAPRODUCER_BROKERS" in os.environ
 collect_ignore_glob = [] if ENABLED else ["test_*.py"]
 
-_numbers = itertools.count(1)
-
-
 _EXPLANATION = (
     "the tests of other brokers are run by tox -e brokers, or with PYKAPRODUCER_BROKERS set to a "
-    "directory for what they download (600 MB)"
+    "directory for what they download (350 MB)"
 )
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Explain why nothing is collected, if the command line asks for this folder."""
-    if not ENABLED and any("brokers" in each for each in terminalreporter.config.args):
+    if not ENABLED and any("tests/brokers" in each for each in terminalreporter.config.args):
         terminalreporter.write_line(_EXPLANATION)
 
 
@@ -49,9 +45,3 @@ def kafka(request: pytest.FixtureRequest) -> Iterator[Kafka]:
         except MissingError as error:
             pytest.skip(str(error))
         yield made
-
-
-@pytest.fixture
-def topic() -> str:
-    """Return a topic name that no other test uses."""
-    return f"topic-{next(_numbers)}"

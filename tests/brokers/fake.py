@@ -26,7 +26,7 @@ def build() -> Path:
     command = ["go", "build", "-o", str(binary), "."]
     done = subprocess.run(command, cwd=_SOURCE, capture_output=True, text=True, timeout=900)
     if done.returncode != 0:
-        raise MissingError(f"Go could not build kfake: {done.stderr.strip()[-500:]}")
+        raise MissingError(f"Go could not build kfake: {done.stderr.strip().splitlines()[-1]}")
     return binary
 
 

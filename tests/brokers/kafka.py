@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,16 +27,17 @@ from .releases import Release, properties
 PATIENCE = 240.0
 
 
-def wait_until(condition: Any, what: str) -> None:
-    """Wait until a function returns something true."""
+def wait_until(condition: Callable[[], object], what: str) -> None:
+    """Wait until a function returns something true; *what* is wrong until then."""
     deadline = time.monotonic() + PATIENCE
     while not condition():
-        assert time.monotonic() < deadline, f"{what}, after {PATIENCE:.0f} s"
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{what}, after {PATIENCE:.0f} s")  # no failure of known()
         tick()
 
 
 def known(request: pytest.FixtureRequest, defect: str) -> None:
-    """Expect the test to fail because of a *defect*. Once that is mended, the test fails."""
+    """Expect an assertion of the test to fail because of a *defect*, which is strict."""
     mark = pytest.mark.xfail(strict=True, reason=defect, raises=AssertionError)
     request.applymarker(mark)
 

