@@ -17,8 +17,6 @@ from .fake import Fake, build, running
 from .kafka import PATIENCE, committed_offset, create_topic, known, read
 from .releases import MissingError
 
-pytestmark = pytest.mark.kafka
-
 #: The releases whose request versions it offers; "": all versions that it has.
 RELEASES = ["v0.11.0", "v1.0", "v2.0", "v2.4", "v2.8", "v3.9", "v4.0", ""]
 CODECS = [None, "gzip", "snappy", "lz4", "zstd"]

@@ -29,8 +29,6 @@ from pykaproducer.testing import Cut
 
 from .kafka import PATIENCE, Kafka, committed_offset, known, wait_until
 
-pytestmark = pytest.mark.kafka
-
 #: Kafka's numbers of the codecs.
 CODECS = {None: 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 #: Messages of each test that needs many.
