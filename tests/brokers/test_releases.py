@@ -259,7 +259,8 @@ def test_transactions(kafka: Kafka, topic: str) -> None:
         producer.init_transactions(PATIENCE)
         for number, keep in enumerate((True, False, True)):
             producer.begin_transaction()
-            producer.send(topic, b"%d" % number)
+            # An abort may overtake a message that has not been sent.
+            producer.send(topic, b"%d" % number).result(PATIENCE)
             producer.send_offsets_to_transaction({TopicPartition(topic, 0): number}, group)
             if keep:
                 kafka.proxy.cut(Cut.AFTER, api_key=26)  # the response of EndTxn is lost
