@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import logging
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -46,18 +45,6 @@ from .helper import (
 )
 
 BOTH = pytest.mark.parametrize("idempotent", [True, False], ids=["idempotent", "plain"])
-
-
-@contextlib.contextmanager
-def producing(
-    *, partitions: int = 1, **settings: Any
-) -> Iterator[tuple[ScriptedCluster, Producer]]:
-    """Yield a cluster with the topic t, and a producer that tries again soon."""
-    with (
-        ScriptedCluster(topics={"t": partitions}) as cluster,
-        cluster.producer(**settings, **FAST) as producer,
-    ):
-        yield cluster, producer
 
 
 def empty(framed: bytes) -> bytes:
