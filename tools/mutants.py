@@ -31,6 +31,8 @@ import collections
 import hashlib
 import json
 import queue
+import signal
+import sys
 import threading
 import tomllib
 from pathlib import Path
@@ -191,6 +193,35 @@ def run_batch(copy: Copy, tests: list[str], record: Record, limit: float) -> Res
     return result
 
 
+def judge_all(
+    copies: list[Copy],
+    mutants: dict[int, Mutant],
+    record: Record,
+    limit: float,
+    path: Path,
+    tree: str,
+) -> None:
+    """Judge the mutants and append the results to the file at *path*."""
+    quick = sorted(record.seconds, key=record.seconds.__getitem__)[:20]
+    for copy in copies:
+        found = run_batch(copy, quick, record, limit)
+        if found["outcome"] != "survived":
+            raise SystemExit(f"tests fail without a mutant: {found}")
+    waiting: queue.Queue[int] = queue.Queue()
+    for number in sorted(mutants):
+        waiting.put(number)
+
+    def work(copy: Copy, number: int) -> None:
+        result = judge(copy, mutants[number], record, limit)
+        name = fingerprint(words=mutants[number])
+        with path.open("a") as results:
+            line = {"number": number, "mutant": name, "tree": tree, **result}
+            results.write(json.dumps(line) + "\n")
+        print(number, result["outcome"], result.get("test", ""), flush=True)
+
+    in_parallel(copies, waiting, work)
+
+
 def in_parallel(copies: list[Copy], items: queue.Queue[Any], work: Any) -> None:
     """Call ``work(copy, item)`` for each item, in as many threads as there are copies."""
     failures: list[BaseException] = []
@@ -305,31 +336,22 @@ def main() -> int:
         return 0
     sample = json.loads(SAMPLE.read_text())["mutants"]
     mutants = dict(enumerate(sample, 1))
-    key = fingerprint(tree / "pykaproducer", tests / "tests")
+    key = "" if arguments.report else fingerprint(tree / "pykaproducer", tests / "tests")
     chosen = {int(each) for each in arguments.only.split(",")} if arguments.only else set(mutants)
     if not arguments.report:
         copies = [Copy(directory, str(job), tree, tests) for job in range(arguments.jobs)]
-        files = sorted({mutant["file"] for mutant in sample if mutant["file"].endswith(".py")})
-        record = Record(directory / f"record-{key}-{fingerprint(words=files)[:4]}", files)
-        record.make(copies)
-        quick = sorted(record.seconds, key=record.seconds.__getitem__)[:20]
-        for copy in copies:
-            found = run_batch(copy, quick, record, 600.0)
-            if found["outcome"] != "survived":
-                raise SystemExit(f"tests fail without a mutant: {found}")
-        waiting: queue.Queue[int] = queue.Queue()
-        for number in sorted(chosen - results_in(directory, mutants, key).keys()):
-            waiting.put(number)
-
-        def work(copy: Copy, number: int) -> None:
-            result = judge(copy, mutants[number], record, arguments.seconds)
-            name = fingerprint(words=mutants[number])
-            result = {"number": number, "mutant": name, "tree": key, **result}
-            with (directory / "results.jsonl").open("a") as results:
-                results.write(json.dumps(result) + "\n")
-            print(number, result["outcome"], result.get("test", ""), flush=True)
-
-        in_parallel(copies, waiting, work)
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
+        try:
+            files = sorted({each["file"] for each in sample if each["file"].endswith(".py")})
+            record = Record(directory / f"record-{key}-{fingerprint(words=files)[:4]}", files)
+            record.make(copies)
+            left = {number: mutants[number] for number in chosen}
+            for number in results_in(directory, mutants, key):
+                left.pop(number, None)
+            judge_all(copies, left, record, arguments.seconds, directory / "results.jsonl", key)
+        finally:
+            for copy in copies:
+                copy.stop()
     results = results_in(directory, {number: mutants[number] for number in chosen}, key)
     return report(mutants, results, arguments.against)
 

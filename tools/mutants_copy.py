@@ -106,6 +106,7 @@ class Copy:
             shutil.rmtree(self.root / "tests")
             shutil.copytree(tests / "tests", self.root / "tests", ignore=IGNORED)
         self._work.mkdir()
+        self._process: subprocess.Popen[bytes] | None = None
         self._kernels = list((self.root / "pykaproducer").glob("*.so"))
         for kernel in self._kernels:
             shutil.copy2(kernel, self._work)
@@ -132,7 +133,7 @@ class Copy:
         shutil.rmtree(self._work / "examples", ignore_errors=True)
         spent, looked = 0.0, time.monotonic()
         with (self._work / "output").open("w") as output, log.open() as lines:
-            process = subprocess.Popen(
+            process = self._process = subprocess.Popen(
                 [*words, *files],
                 cwd=self.root,
                 env=environment,
@@ -152,9 +153,14 @@ class Copy:
                     yield ["", "tick", spent]
                 yield ["", "status", status]
             finally:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
+                self.stop()
                 process.wait()
+
+    def stop(self) -> None:
+        """Kill pytest and what it has started."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
 
     def output(self) -> str:
         """Return the end of what pytest printed."""
