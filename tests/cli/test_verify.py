@@ -43,6 +43,7 @@ def test_all_is_well(cluster: KafkaCluster, topic: str) -> None:
     assert figures["defects"] == dict.fromkeys(DEFECTS, 0)
 
 
+@pytest.mark.full
 def test_through_a_bad_time(own_cluster: KafkaCluster, topic: str) -> None:
     """Messages delivered by retries are in the log once, in order."""
     own_cluster.create_topic(topic, 2)

@@ -460,6 +460,7 @@ def test_features_that_there_are_not() -> None:
         KafkaCluster(features={"transaction.version": 3})
 
 
+@pytest.mark.full
 def test_no_broker_outlives_an_owner_that_is_killed(temporary: Path) -> None:
     """Also with a paused broker, and with a forked child, which holds copies of all sockets."""
     owner = run_script(
@@ -692,6 +693,7 @@ def test_a_formatted_directory_is_what_kafkas_own_tool_makes(tmp_path: Path) -> 
     assert mine == reference
 
 
+@pytest.mark.full
 def test_the_vote_of_a_first_controller_is_written_as_kafka_does(
     three: KafkaCluster, tmp_path: Path
 ) -> None:

@@ -5,30 +5,20 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pykaproducer.testing import KafkaCluster
 from tests._support.fixtures.cluster import FEATURES, PROCESS, service
+from tests._support.pairs import partly
 from tests._support.services import attached
 from tests.exactly_once.helper import Query
 
 _numbers = itertools.count(1)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave the first protocol to the full tier, but for the matrices, which have pairs of it."""
-    for item in items:
-        params = item.callspec.params if hasattr(item, "callspec") else {}
-        here = item.path.parent == Path(__file__).parent
-        if here and params.get("protocol") == "TV1" and len(params) < 3:
-            item.add_marker("full")
-
-
-@pytest.fixture(scope="session", params=sorted(FEATURES))
+@pytest.fixture(scope="session", params=partly(sorted(FEATURES), ["TV2"]))
 def protocol(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     return name

@@ -18,6 +18,7 @@ from tests.exactly_once.helper import ROWS, Query, four_tasks
 MakeQuery = Callable[..., Query]
 
 
+@pytest.mark.full
 def test_a_timeout_above_the_brokers_limit(query: MakeQuery) -> None:
     made = query(timeout_ms=3_600_000)
     with pytest.raises(ExactlyOnceError) as raised:

@@ -288,6 +288,7 @@ def test_a_refusal_does_not_mean_that_rows_are_lost(query: MakeQuery, code: Erro
     assert made.visible() == rows(0)
 
 
+@pytest.mark.full
 def test_a_silent_coordinator_does_not_delay_the_others(query: MakeQuery) -> None:
     """It is the first one, and does not answer until the transactions have timed out."""
     made = query()

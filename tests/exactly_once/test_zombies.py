@@ -75,6 +75,7 @@ def test_a_speculative_attempt_loses(query: MakeQuery) -> None:
         assert made.visible() == expected(2)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("when", ["before", "between", "after"])
 def test_tasks_run_beside_an_abort(query: MakeQuery, when: str) -> None:
     made = query()

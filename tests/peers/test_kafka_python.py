@@ -24,6 +24,8 @@ from pykaproducer.testing import KafkaCluster
 from pykaproducer.testing._jars import KAFKA_VERSION
 from tests._support.fixtures.cluster import kafka_or_skip
 
+pytestmark = pytest.mark.full
+
 VERSION = importlib.metadata.version("kafka-python")
 
 #: Test modules and the selected tests: all of the producer, and those that send.

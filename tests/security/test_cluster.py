@@ -37,6 +37,7 @@ def send(settings: dict[str, Any], topic: str, value: bytes) -> None:
         producer.close(SOON)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("listener", "user"),
     [
@@ -143,6 +144,7 @@ def test_passwords_stand_in_no_text(secured: KafkaCluster) -> None:
     assert "client_auth='required'" in shown
 
 
+@pytest.mark.full
 def test_users_are_kept_as_kafkas_own_tool_keeps_them(tmp_path: Path) -> None:
     cluster_id, salt = _storage.random_id(), "c29tZSBzYWx0IG9mIG91cnM="
     settings = tmp_path / "settings"

@@ -235,6 +235,7 @@ def test_an_idle_producer_comes_back_after_its_session(
     assert read_log(secured, secured_topic).values == [b"first", b"second"]
 
 
+@pytest.mark.full
 def test_a_broker_that_dies_and_comes_back(secured: KafkaCluster, topic: str) -> None:
     """Everything is authenticated again, and users, sessions and sequences continue."""
     name = f"died-{topic}"

@@ -152,6 +152,7 @@ def _one_line(path: str) -> str:
     return Path(path).read_text().replace("\n", "\\n\\\n")
 
 
+@pytest.mark.full
 def test_the_command_line(secured: KafkaCluster, token_server: TokenServer) -> None:
     """A command that only describes the cluster has no pipeline, and fetches the token itself."""
     config = Config.from_kwargs(settings(secured))
@@ -337,6 +338,7 @@ def test_an_endpoint_that_is_down_and_comes_back(
         delivery.result(SOON)
 
 
+@pytest.mark.full
 def test_an_endpoint_that_is_slow(
     secured: KafkaCluster,
     token_server: TokenServer,

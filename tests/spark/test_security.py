@@ -156,6 +156,7 @@ def test_executors_get_the_credentials_and_no_log_has_them(
     refuse_traces(tmp_path, log, PASSWORD)
 
 
+@pytest.mark.full
 def test_only_the_driver_has_the_stores(
     secured: KafkaCluster, topic: str, tmp_path: pathlib.Path
 ) -> None:

@@ -9,6 +9,8 @@ from pykaproducer.testing import KafkaCluster, Security
 from pykaproducer.transaction_control import CommittedOffset
 from tests._support.fixtures.cluster import kafka_or_skip
 
+pytestmark = pytest.mark.full
+
 
 def test_large_answers_over_tls() -> None:
     """Several connections are waited for at once, and TLS has data that no socket shows."""

@@ -11,6 +11,8 @@ from pykaproducer.testing import KafkaCluster, Security
 from tests._support.fixtures.cluster import FEATURES, kafka_or_skip
 from tests.transactions.helper import PATIENCE
 
+pytestmark = pytest.mark.full
+
 #: The lifetime of a session (milliseconds).
 _SESSION = 1_500
 #: The connections of the producer, by the ends of their names.
