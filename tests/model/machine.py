@@ -76,7 +76,7 @@ class Model(World, RuleBasedStateMachine):
         self.transitions = Transitions() if transitions is None else transitions
         self.begun = False
 
-    @initialize(leaders=LEADERS, warm=WARM, **SETTINGS)
+    @initialize(leaders=LEADERS, **SETTINGS, warm=WARM)
     def make(self, leaders: list[int], warm: bool, **chosen: Any) -> None:
         """Create the producer; with *warm*, each partition has already had a message."""
         self.begin(leaders, self.transitions, **chosen | self.fixed)

@@ -85,10 +85,10 @@ class TransactionalModel(TransactionalWorld, Model):
 
     @initialize(
         leaders=LEADERS,
-        warm=WARM,
-        asks=st.booleans(),
-        transaction_timeout_ms=st.sampled_from([6_000, 600_000, 600_000]),
         **SETTINGS,
+        warm=WARM,
+        transaction_timeout_ms=st.sampled_from([6_000, 600_000, 600_000]),
+        asks=st.booleans(),
     )
     def make(  # type: ignore[override]
         self, leaders: list[int], warm: bool, asks: bool, **chosen: Any
