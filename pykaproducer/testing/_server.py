@@ -64,6 +64,9 @@ def server_properties(
         # A broker that is killed or stopped loses its leaderships after 5 s instead of 9.
         "broker.session.timeout.ms": "5000",
         "broker.heartbeat.interval.ms": "500",
+        # Without topics to change, the controllers write an empty record every 5 s instead of every
+        # 0.5 s: a quarter of the processor time of an idle broker.
+        "metadata.max.idle.interval.ms": "5000",
         **extra,
     }
     return "".join(f"{name}={_escape(value)}\n" for name, value in properties.items())

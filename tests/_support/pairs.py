@@ -63,3 +63,11 @@ def partly(values: Iterable[Any], kept: Iterable[Any]) -> list[Any]:
     return [
         value if value in kept else pytest.param(value, marks=pytest.mark.full) for value in values
     ]
+
+
+def first(count: int, rows: Iterable[Sequence[Any]]) -> list[Any]:
+    """Return *rows* for ``parametrize``; those after the first *count* have the mark ``full``."""
+    return [
+        pytest.param(*row, marks=() if number < count else pytest.mark.full)
+        for number, row in enumerate(rows)
+    ]

@@ -32,6 +32,7 @@ def two_free_ports() -> int:
             return port
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("cluster")  # which skips the test where there is no Kafka
 def test_several_brokers_from_a_port_on() -> None:
     port = two_free_ports()

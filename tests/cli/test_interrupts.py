@@ -122,6 +122,7 @@ def test_without_rejects_the_summary_says_what_is_lost() -> None:
     assert "these lines were not kept; use --rejects FILE to keep them" in told
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_cluster_prints_its_servers_and_ends_cleanly(number: signal.Signals) -> None:
     with subprocess.Popen(

@@ -326,6 +326,7 @@ def test_a_command_can_be_found(
         assert not list(directory.rglob("*.sock"))
 
 
+@pytest.mark.full
 def test_a_command_that_is_started_to_be_watched(cluster: KafkaCluster, topic: str) -> None:
     cluster.create_topic(topic)
     to = ("-t", topic, "--bootstrap-servers", cluster.bootstrap_servers)

@@ -11,6 +11,7 @@ import pytest
 from pykaproducer import Producer
 from pykaproducer.testing import FaultProxy, KafkaCluster
 from tests._support.fixtures.cluster import kafka_or_skip
+from tests._support.pairs import partly
 
 from .readback import read_log
 
@@ -35,7 +36,7 @@ def proxied(proxy: FaultProxy) -> Iterator[KafkaCluster]:
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"enable_idempotence": False}, {"stage_threads": "own"}],
+    partly([{}, {"enable_idempotence": False}, {"stage_threads": "own"}], [{}]),
     ids=["idempotent", "plain", "own"],
 )
 def test_the_first_message_after_a_silent_drop_is_soon_delivered(
@@ -72,6 +73,7 @@ def test_metadata_is_found_after_a_silent_drop(
         producer.send(f"{topic}-new", b"1").result(SOON)
 
 
+@pytest.mark.full
 def test_the_cause_is_logged(
     proxied: KafkaCluster, proxy: FaultProxy, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:

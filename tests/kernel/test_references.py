@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from tests._support.pairs import partly
+
 from .references import CASES, check
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", partly(CASES, CASES[:3]))
 def test_memory_does_not_grow_with_calls(case: Callable[[Any], None]) -> None:
     check(case, 400)

@@ -41,10 +41,12 @@ def clusters() -> Iterator[dict[str, ScriptedCluster]]:
 
 
 Case = tuple[str, ...]
+#: The parts into which the places of a call are divided.
+SHARES = 6
 
 
 def shared(rows: Iterable[Any]) -> list[Any]:
-    """Return each of *rows* three times: a third of the places by default, the others in full.
+    """Return each of *rows* for each share: the first one by default, the others in full.
 
     Which places those are changes with each run.
     """
@@ -56,7 +58,7 @@ def shared(rows: Iterable[Any]) -> list[Any]:
             id="-".join((*row.values, str(share))),
         )
         for row in rows
-        for share in range(3)
+        for share in range(SHARES)
     ]
 
 
@@ -83,7 +85,7 @@ def test_ctrl_c_anywhere(clusters: dict[str, ScriptedCluster], case: Case, share
         OPERATIONS[name].check(scene)
 
     # The shares are all places, or for transactions a third of them: all take minutes.
-    spared = left_to_other_runs(9 if has_transactions(name) else 3, share)
+    spared = left_to_other_runs(3 * SHARES if has_transactions(name) else SHARES, share)
     interrupt_everywhere(clusters[protocol], OPERATIONS[name], check, spared=spared)
 
 
@@ -193,5 +195,5 @@ def test_a_signal_handler_may_make_any_call_anywhere(
 
     # Each place has one handler, another one in the next run.
     names = [*handlers(name)]
-    spared = left_to_other_runs(3 * len(names), 3 * names.index(handler) + share)
+    spared = left_to_other_runs(SHARES * len(names), SHARES * names.index(handler) + share)
     interrupt_everywhere(clusters[protocol], operation, check, strike, spared=spared)

@@ -95,6 +95,7 @@ def test_a_wrong_number_of_brokers(example: pathlib.Path, given: str) -> None:
     assert text in done.stdout
 
 
+@pytest.mark.full
 def test_the_number_of_brokers(tmp_path: pathlib.Path, cluster: KafkaCluster) -> None:
     assert len(cluster.brokers) == 1  # it is here to skip the test where there is no Kafka
     (tmp_path / "pytest.ini").write_text("[pytest]\nkafka_brokers = 2\n")

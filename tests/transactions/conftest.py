@@ -20,7 +20,7 @@ def kafka(request: pytest.FixtureRequest) -> Iterator[Kafka]:
         yield Kafka(cluster, proxy, request.param)
 
 
-@pytest.fixture(scope="session", params=[pytest.param("TV1", marks=pytest.mark.full), "TV2"])
+@pytest.fixture(scope="module", params=[pytest.param("TV1", marks=pytest.mark.full), "TV2"])
 def own_kafka(request: pytest.FixtureRequest) -> Iterator[Kafka]:
     """Yield a broker of this process; a test that stops it must restore it."""
     kafka_or_skip()

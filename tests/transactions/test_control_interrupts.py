@@ -71,6 +71,7 @@ def interrupt_everywhere(
         run(Tracer(interrupt, target, files=FILES))
 
 
+@pytest.mark.full
 def test_the_end_of_a_transaction(scripted: ScriptedCluster, prepared: PreparedTransaction) -> None:
     def end(control: TransactionControl) -> None:
         ended = control.complete(prepared, commit=True, timeout=SOON)
@@ -79,6 +80,7 @@ def test_the_end_of_a_transaction(scripted: ScriptedCluster, prepared: PreparedT
     interrupt_everywhere(scripted, end, end)
 
 
+@pytest.mark.full
 def test_a_call_whose_time_is_over(scripted: ScriptedCluster) -> None:
     """It leaves requests without an answer, to which the next call must not listen."""
 

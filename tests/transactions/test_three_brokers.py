@@ -61,6 +61,7 @@ def test_each_leader_in_turn_is_killed_or_steps_down(brokers: KafkaCluster) -> N
     assert_committed(brokers, topic, names)
 
 
+@pytest.mark.full
 def test_batches_in_flight_move_to_another_leader(brokers: KafkaCluster) -> None:
     """They keep their numbers, and are not dropped as those of another transaction are."""
     topic = "in-flight"
@@ -85,6 +86,7 @@ def test_batches_in_flight_move_to_another_leader(brokers: KafkaCluster) -> None
     assert_committed(brokers, topic, ["before", "in flight", "after"])
 
 
+@pytest.mark.full
 def test_transactions_are_ended_while_their_coordinators_move(brokers: KafkaCluster) -> None:
     """Those of a broker that is killed are found at the others; the rest is not held up."""
     topic = "ended"
