@@ -14,6 +14,7 @@ import pytest
 
 from pykaproducer.testing import KafkaCluster, TokenServer
 from tests._support.keys import decrypted, pem_of, public_pem, rsa_key
+from tests._support.pairs import partly
 from tests._support.stores import key_store, trust_store
 from tests.cluster.readback import read_log
 
@@ -40,7 +41,6 @@ _PATIENCE = 120
 #: The signer of AWS, without AWS: a token for a broker that accepts unsigned ones.
 _AWS = """
 from pykaproducer.testing import UnsecuredTokens
-from tests._support.pairs import partly
 
 class MSKAuthTokenProvider:
     @staticmethod
