@@ -77,15 +77,10 @@ def test_messages(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert all(counter in text for counter in exercised)
 
 
+@full
 @pytest.mark.parametrize(
     "mode",
-    [
-        *([], pytest.param(["--tv1"], marks=full), pytest.param(["--group"], marks=full)),
-        *(
-            pytest.param(words, marks=full)
-            for words in (["--group", "--tv1"], ["--instances", "2"])
-        ),
-    ],
+    [[], ["--tv1"], ["--group"], ["--group", "--tv1"], ["--instances", "2"]],
     ids=" ".join,
 )
 @pytest.mark.kafka

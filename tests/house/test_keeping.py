@@ -19,6 +19,14 @@ ROOT = pathlib.Path(__file__).parents[2]
 #: How long a busy machine may take for anything here (seconds).
 SOON = 60
 
+#: Runs pytest with Python's own handler of Ctrl-C, which a shell takes from programs in background.
+PYTEST = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+import pytest
+sys.exit(pytest.main(sys.argv[1:]))
+"""
+
 TEST = """
 import os, pathlib, subprocess, sys, tempfile
 
@@ -68,7 +76,7 @@ def _run(
     options = ["-c", "/dev/null", "-p", "no:cacheprovider", "-p", "tests._support.fixtures.keeping"]
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     controller = subprocess.Popen(
-        [sys.executable, "-m", "pytest", *options, *workers, str(directory / "test_program.py")],
+        [sys.executable, "-c", PYTEST, *options, *workers, str(directory / "test_program.py")],
         cwd=ROOT,
         env=env,
         stdout=subprocess.DEVNULL,

@@ -97,25 +97,37 @@ def _imports_of(tree: ast.AST) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("path", FILES, ids=_name)
-def test_imports_point_down(path: pathlib.Path) -> None:
-    own = RANK[path.relative_to(PACKAGE).parts[0].removesuffix(".py")]
-    for name in _imports(path):
-        package, *parts = name.split(".")
-        if package == "pykaproducer":
-            rank = RANK[parts[0] if parts else "__init__"]
-            assert rank <= own, f"{_name(path)} imports {name}, which is above it"
+@pytest.fixture(scope="module")
+def imports() -> dict[pathlib.Path, set[str]]:
+    """Return what each file imports. A test looks at all of them: one for each costs seconds."""
+    return {path: _imports(path) for path in FILES}
 
 
-@pytest.mark.parametrize("path", FILES, ids=_name)
-def test_kafka_python_stays_behind_its_adapters(path: pathlib.Path) -> None:
-    uses = {name for name in _imports(path) if name.split(".")[0] == "kafka"}
-    assert not uses or _name(path).startswith(KAFKA), f"{_name(path)} imports {uses}"
+def test_imports_point_down(imports: dict[pathlib.Path, set[str]]) -> None:
+    wrong = []
+    for path, names in imports.items():
+        own = RANK[path.relative_to(PACKAGE).parts[0].removesuffix(".py")]
+        for name in names:
+            package, *parts = name.split(".")
+            if package == "pykaproducer" and RANK[parts[0] if parts else "__init__"] > own:
+                wrong.append(f"{_name(path)} imports {name}, which is above it")
+    assert wrong == []
 
 
-@pytest.mark.parametrize("path", sorted((PACKAGE / "_machines").glob("*.py")), ids=_name)
-def test_machines_are_pure(path: pathlib.Path) -> None:
-    assert not {name.split(".")[0] for name in _imports(path)} & IMPURE
+def test_kafka_python_stays_behind_its_adapters(imports: dict[pathlib.Path, set[str]]) -> None:
+    users = [
+        _name(path)
+        for path, names in imports.items()
+        if any(name.split(".")[0] == "kafka" for name in names)
+    ]
+    assert [name for name in users if not name.startswith(KAFKA)] == []
+
+
+def test_machines_are_pure(imports: dict[pathlib.Path, set[str]]) -> None:
+    machines = {path: names for path, names in imports.items() if "_machines" in path.parts}
+    assert len(machines) > 20
+    for path, names in machines.items():
+        assert not {name.split(".")[0] for name in names} & IMPURE, _name(path)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import sys
 import pytest
 
 from pykaproducer.testing import KafkaCluster
+from tests._support.pairs import partly
 
 ROOT = pathlib.Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "testing"
@@ -87,7 +88,7 @@ def test_without_the_extra_the_tests_are_skipped_with_the_reason(
     assert 'pip install "pykaproducer[testing]"' in done.stdout
 
 
-@pytest.mark.parametrize("given", ["0", "two", "-1", ""])
+@pytest.mark.parametrize("given", partly(["0", "two", "-1", ""], ["two"]))
 def test_a_wrong_number_of_brokers(example: pathlib.Path, given: str) -> None:
     done = run(example, "-k", "real_kafka", "-o", f"kafka_brokers={given}")
     assert done.returncode != 0
