@@ -136,7 +136,10 @@ class GiveUp:
     reason: str
 
 
-class Bridge(SocketWorker):
+BridgeItem = ProduceRequest | Connect | CheckFirst | GiveUp
+
+
+class Bridge(SocketWorker[BridgeItem]):
     """The stage that owns the connection to one broker."""
 
     _connection_type = LendableConnection
@@ -189,7 +192,7 @@ class Bridge(SocketWorker):
         self.put(CheckFirst())
         return True
 
-    def can_run_inline(self, item: ProduceRequest | Connect | CheckFirst | GiveUp) -> bool:
+    def can_run_inline(self, item: BridgeItem) -> bool:
         # Only few small requests are in flight, so the socket has space for another one. A caller's
         # request must be adopted first, by this stage's own thread.
         return (
@@ -202,7 +205,7 @@ class Bridge(SocketWorker):
             and self.writes_at_once()
         )
 
-    def handle(self, item: ProduceRequest | Connect | CheckFirst | GiveUp) -> None:
+    def handle(self, item: BridgeItem) -> None:
         if isinstance(item, Connect):
             return
         if isinstance(item, CheckFirst):

@@ -62,8 +62,10 @@ from pykaproducer._pipeline.watch import SilenceWatch
 from pykaproducer._pipeline.worker import StageContext, Worker
 from pykaproducer._util.clock import earlier
 
+BrokerItem = Event | TransactionChanged | Drain
 
-class BrokerWorker(Worker):
+
+class BrokerWorker(Worker[BrokerItem]):
     """Seals batches, sends them, and has the responses handled."""
 
     needs_thread_to_stop = True  # it stops its bridge
@@ -140,7 +142,7 @@ class BrokerWorker(Worker):
             coordinator=collaborators.coordinator,
         )
 
-    def handle(self, item: Event) -> None:
+    def handle(self, item: BrokerItem) -> None:
         match item:
             case Enqueue():
                 self._put(item.buffer, item.item)
@@ -204,7 +206,7 @@ class BrokerWorker(Worker):
         if slot is not None and self._throttle.until is None and not self._transactional:
             self._callers.offer(item.request, slot)
 
-    def can_run_inline(self, item: Event) -> bool:
+    def can_run_inline(self, item: BrokerItem) -> bool:
         # Large batches are encoded in this stage's own thread. The calling thread, which may be the
         # dispatcher's, continues with its next item and is never late for a deadline.
         return self.batcher.is_small(SMALL) and is_small(item, SMALL)

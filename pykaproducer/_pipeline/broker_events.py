@@ -79,7 +79,7 @@ Event = (
 _FEW_SLICES: Final = 128
 
 
-def is_small(event: Event, limit: int) -> bool:
+def is_small(event: object, limit: int) -> bool:
     """Return whether *event* brings at most *limit* bytes to encode. A batch is encoded already.
 
     The stage that brings it may be the dispatcher, which must not be late for a deadline.

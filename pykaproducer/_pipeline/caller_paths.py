@@ -22,7 +22,7 @@ from pykaproducer._kernel import (
 from pykaproducer._machines.partition_buffer import PartitionBuffer
 from pykaproducer._pipeline.bridge import Bridge, ProduceRequest, produce_request_of
 from pykaproducer._pipeline.metadata import Metadata
-from pykaproducer._pipeline.worker import Worker
+from pykaproducer._pipeline.worker import AnyWorker
 from pykaproducer._util.checksum import crc32c_function
 from pykaproducer._wire.produce import one_batch_frame
 from pykaproducer.config import Config
@@ -44,7 +44,7 @@ class CallerPaths:
 
     def __init__(
         self,
-        worker: Worker,
+        worker: AnyWorker,
         bridge: Bridge,
         config: Config,
         metadata: Metadata,

@@ -72,7 +72,7 @@ from pykaproducer._pipeline.group import GroupUnused, OffsetsAnswered
 from pykaproducer._pipeline.metadata_events import CoordinatorCame
 from pykaproducer._pipeline.transaction_observer import TransactionObserver
 from pykaproducer._pipeline.waiting_callers import WaitingCallers
-from pykaproducer._pipeline.worker import StageContext, Worker
+from pykaproducer._pipeline.worker import AnyWorker, StageContext, Worker
 from pykaproducer._util.guarded_log import GuardedLogger
 from pykaproducer._util.randomness import system_random
 from pykaproducer._wire.messages import ApiKey
@@ -88,7 +88,7 @@ _REQUIRED = ((ApiKey.INIT_PRODUCER_ID, 3), (ApiKey.TXN_OFFSET_COMMIT, 3))
 _COMMITS = frozenset({TransactionCall.COMMIT, TransactionCall.CLOSE})
 
 
-class Coordinator(CoordinatorConnection):
+class Coordinator(CoordinatorConnection[CoordinatorItem]):
     """Executes what the state machine of the producer's transactions decides."""
 
     inline_items = (AllSettled, AllReported)  # EndTxn is sent by the thread that settles the rows
@@ -130,12 +130,12 @@ class Coordinator(CoordinatorConnection):
         self._held_up_calls: list[Control] = []
         self._held_up_results: list[AnswerCaller] = []
         # The stages of the groups whose offsets were sent, by name.
-        self._groups: dict[str, Worker] = {}
+        self._groups: dict[str, Worker[CommitOffsets | GiveUpOffsets]] = {}
         self._number_of_groups = 0
         #: Of the batches that the BrokerWorkers seal.
         self.tallies = BatchTallies()
         # The BrokerWorkers that still have batches in flight.
-        self._draining: set[Worker] = set()
+        self._draining: set[AnyWorker] = set()
         self._waiting = WaitingCallers(self.clock, self.put, self._given_up)
         self._has_ended = self._has_forked = False
         # The callers that got a result since the last control call.
@@ -411,7 +411,7 @@ class Coordinator(CoordinatorConnection):
         spent = self.tallies.missed_some()
         self._perform(self.machine.drained(serial, now, spent=spent))
 
-    def _group_stage(self, group: str) -> Worker:
+    def _group_stage(self, group: str) -> Worker[CommitOffsets | GiveUpOffsets]:
         stage = self._groups.get(group)
         if stage is None:
             number = self._number_of_groups
@@ -419,7 +419,7 @@ class Coordinator(CoordinatorConnection):
             stage = self._groups[group] = self._new_group(group, number, self.put)
         return stage
 
-    def _end_group(self, group: str, stage: Worker) -> None:
+    def _end_group(self, group: str, stage: AnyWorker) -> None:
         """End *stage*, which has reported that it is unused, unless it has got offsets since."""
         if self._groups.get(group) is stage and not self.machine.has_offsets_of(group):
             del self._groups[group]

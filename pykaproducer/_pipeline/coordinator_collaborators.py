@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
+from pykaproducer._machines.transaction_effects import CommitOffsets, GiveUpOffsets
 from pykaproducer._machines.transaction_states import TransactionFailure
 from pykaproducer._net.transport import Network
+from pykaproducer._pipeline.coordinator_items import Drain, TransactionChanged
 from pykaproducer._pipeline.group import GroupUnused, OffsetsAnswered
 from pykaproducer._pipeline.last_errors import LastErrors
 from pykaproducer._pipeline.metadata import Metadata
-from pykaproducer._pipeline.worker import Worker
+from pykaproducer._pipeline.worker import AnyWorker, Worker
 from pykaproducer.config import Config
 
 
@@ -35,7 +37,7 @@ class CoordinatorCollaborators:
     last_errors: LastErrors
     admission: Admission
     #: Returns the BrokerWorkers.
-    broker_workers: Callable[[], Iterable[Worker]]
+    broker_workers: Callable[[], Iterable[Worker[TransactionChanged | Drain]]]
     #: Calls a function when all rows accepted so far have their outcome.
     watch_rows: Callable[[Callable[[], None]], None]
     #: Calls a function when their callbacks have run, too.
@@ -43,6 +45,9 @@ class CoordinatorCollaborators:
     #: Fails all rows without outcome, and then calls the function.
     fail_rows: Callable[[TransactionFailure, Callable[[], None]], None]
     #: Makes the stage of a group from its name, its ordinal and the function for its results.
-    new_group: Callable[[str, int, Callable[[OffsetsAnswered | GroupUnused], None]], Worker]
+    new_group: Callable[
+        [str, int, Callable[[OffsetsAnswered | GroupUnused], None]],
+        Worker[CommitOffsets | GiveUpOffsets],
+    ]
     #: Stops the stage of a group that is not used any more.
-    release_group: Callable[[Worker], None]
+    release_group: Callable[[AnyWorker], None]

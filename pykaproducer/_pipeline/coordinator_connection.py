@@ -14,7 +14,7 @@ from pykaproducer._pipeline.metadata import Metadata
 from pykaproducer._pipeline.metadata_events import CoordinatorCame, WantCoordinator
 from pykaproducer._pipeline.metrics import ConnectionMetrics
 from pykaproducer._pipeline.socket_worker import SocketWorker
-from pykaproducer._pipeline.worker import StageContext
+from pykaproducer._pipeline.worker import Item, StageContext
 from pykaproducer._util.guarded_log import GuardedLogger
 from pykaproducer._wire import WireError
 from pykaproducer._wire.transactions import CoordinatorKind
@@ -23,7 +23,7 @@ from pykaproducer.config import Config
 log = GuardedLogger("pykaproducer.transactions")
 
 
-class CoordinatorConnection(SocketWorker):
+class CoordinatorConnection(SocketWorker[Item]):
     """A stage with a connection to the broker that coordinates a transactional id or a group.
 
     :meth:`look_up` has Metadata find the broker, and connects to it. Then :meth:`found` is called,
@@ -74,7 +74,7 @@ class CoordinatorConnection(SocketWorker):
 
     # For subclasses ------------------------------------------------------------------------------
 
-    def look_up(self, key: str) -> None:
+    def look_up(self: CoordinatorConnection[CoordinatorCame], key: str) -> None:
         """Find the coordinator of *key*, and connect to it."""
         self._finding = True
         self._metadata.put(WantCoordinator(self._kind, key, self))
@@ -138,7 +138,7 @@ class CoordinatorConnection(SocketWorker):
         if self.thread is not threading.current_thread():
             self.write_now()
 
-    def can_run_inline(self, item: Any) -> bool:
+    def can_run_inline(self, item: Item) -> bool:
         return (
             isinstance(item, self.inline_items)
             and self.ready

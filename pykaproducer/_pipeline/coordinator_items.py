@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from pykaproducer._machines.transaction_effects import AnswerCaller
 from pykaproducer._machines.transaction_states import TransactionCall
 from pykaproducer._pipeline.group import GroupUnused, OffsetsAnswered, OffsetsToSend
 from pykaproducer._pipeline.metadata_events import CoordinatorCame
+from pykaproducer._pipeline.worker import AnyWorker
 from pykaproducer._util.clock import held_lock
 
 
@@ -106,7 +106,7 @@ class BrokerDrained:
     """A BrokerWorker has no batch in flight."""
 
     serial: int
-    worker: Any
+    worker: AnyWorker
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ class CoordinatorLookups:
     """The lookups that stages wait for."""
 
     def __init__(self) -> None:
-        self._wanted: dict[tuple[CoordinatorKind, str], dict[Worker, None]] = {}
+        self._wanted: dict[tuple[CoordinatorKind, str], dict[Worker[CoordinatorCame], None]] = {}
         self._in_flight: tuple[CoordinatorKind, str] | None = None
 
     @property

@@ -74,7 +74,7 @@ class DispatcherCollaborators:
     last_errors: LastErrors
 
 
-class Dispatcher(Worker):
+class Dispatcher(Worker[Item]):
     """Routes by topic, and expires messages in whichever stage they are."""
 
     keeps_threads = True

@@ -28,7 +28,7 @@ from pykaproducer._pipeline.broker_events import unused_time
 from pykaproducer._pipeline.coordinator_connection import CoordinatorConnection
 from pykaproducer._pipeline.metadata import Metadata
 from pykaproducer._pipeline.metadata_events import CoordinatorCame
-from pykaproducer._pipeline.worker import StageContext, Worker
+from pykaproducer._pipeline.worker import AnyWorker, StageContext
 from pykaproducer._util.clock import earlier
 from pykaproducer._util.group_offsets import GroupMetadata, GroupOffset
 from pykaproducer._util.randomness import system_random
@@ -68,7 +68,7 @@ class GroupUnused:
     """*stage* has had no offsets of its *group* for a long time."""
 
     group: str
-    stage: Worker
+    stage: AnyWorker
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,10 @@ class GroupCollaborators:
     report: Callable[[OffsetsAnswered | GroupUnused], None]
 
 
-class GroupCoordinator(CoordinatorConnection):
+GroupItem = CommitOffsets | GiveUpOffsets | CoordinatorCame
+
+
+class GroupCoordinator(CoordinatorConnection[GroupItem]):
     """The stage of one group."""
 
     def __init__(
@@ -107,7 +110,7 @@ class GroupCoordinator(CoordinatorConnection):
         # When to report that it is not used any more.
         self._unused_at: float | None = None
 
-    def handle(self, item: CommitOffsets | GiveUpOffsets | CoordinatorCame) -> None:
+    def handle(self, item: GroupItem) -> None:
         now = self.clock.monotonic()
         match item:
             case CommitOffsets():

@@ -19,7 +19,7 @@ from pykaproducer._kernel import Batcher
 from pykaproducer._machines.window import Window
 from pykaproducer._pipeline.bridge import SMALL
 from pykaproducer._pipeline.held_slots import HeldSlots
-from pykaproducer._pipeline.worker import Worker
+from pykaproducer._pipeline.worker import AnyWorker
 
 
 class HeldPuller:
@@ -31,7 +31,7 @@ class HeldPuller:
 
     def __init__(
         self,
-        worker: Worker,
+        worker: AnyWorker,
         held: HeldSlots,
         take: Callable[[], None],
         batcher: Batcher,

@@ -20,7 +20,7 @@ log = GuardedLogger("pykaproducer.producer")
 _MAX_LINES: Final = 1000
 
 
-class LogWriter(Worker):
+class LogWriter(Worker[LogLine]):
     """The stage that runs logging filters and handlers."""
 
     is_user_thread = True

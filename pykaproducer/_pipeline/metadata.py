@@ -39,7 +39,7 @@ from pykaproducer._pipeline.metadata_events import (
     WantProducerId,
 )
 from pykaproducer._pipeline.metrics import ConnectionMetrics
-from pykaproducer._pipeline.producer_id import ProducerIds
+from pykaproducer._pipeline.producer_id import NoProducerId, ProducerIdCame, ProducerIds
 from pykaproducer._pipeline.socket_worker import SocketWorker
 from pykaproducer._pipeline.view_waiters import ViewWaiters
 from pykaproducer._pipeline.worker import StageContext, Worker
@@ -65,10 +65,10 @@ class MetadataCollaborators:
     network: Network
     last_errors: LastErrors
     #: Returns the BrokerWorkers, which are notified of every view.
-    broker_workers: Callable[[], Iterable[Worker]]
+    broker_workers: Callable[[], Iterable[Worker[ViewChanged]]]
 
 
-class Metadata(SocketWorker):
+class Metadata(SocketWorker[MetadataItem]):
     """Refreshes the view of the cluster: on request, on error, and by age."""
 
     keeps_threads = True
@@ -98,8 +98,8 @@ class Metadata(SocketWorker):
         #: When the cluster last answered (monotonic seconds); None: never.
         self.refreshed: float | None = None
         # Stages that are notified of every view, and those that wait for the next one.
-        self._subscribers: list[Worker] = []
-        self._waiters: dict[Worker, None] = {}
+        self._subscribers: list[Worker[ViewChanged]] = []
+        self._waiters: dict[Worker[ViewChanged], None] = {}
         self._distrust = Distrust()
         self._asked_at = 0.0
         # Send nothing before this: the server throttles this client because of a quota (KIP-219).
@@ -112,7 +112,7 @@ class Metadata(SocketWorker):
         # Unknown topics and how often they were missing; see cluster_changes().
         self._missing: dict[str, int] = {}
 
-    def subscribe(self, stage: Worker) -> None:
+    def subscribe(self, stage: Worker[ViewChanged]) -> None:
         """Notify *stage* of every new view. Called while the pipeline is created."""
         self._subscribers.append(stage)
 
@@ -127,7 +127,9 @@ class Metadata(SocketWorker):
         """Request a new view, because the current one is out of date."""
         self.put(RefreshRequest())
 
-    def want_topics(self, *topics: str, waiter: Worker | None = None, anew: bool = False) -> None:
+    def want_topics(
+        self, *topics: str, waiter: Worker[ViewChanged] | None = None, anew: bool = False
+    ) -> None:
         """Request metadata of *topics*, because messages wait for them.
 
         The dispatcher is notified of the next view, and so is *waiter*, once. *anew*: the current
@@ -135,7 +137,7 @@ class Metadata(SocketWorker):
         """
         self.put(RefreshRequest(topics, waiter, anew))
 
-    def tell(self, waiter: Worker) -> None:
+    def tell(self, waiter: Worker[ViewChanged]) -> None:
         """Notify *waiter*, once, of the next view, without requesting one."""
         self.put(RefreshRequest(waiter=waiter))
 
@@ -151,7 +153,9 @@ class Metadata(SocketWorker):
         """Update the view with the leaders that a broker has named."""
         self.put(Hints(tuple(hints)))
 
-    def want_producer_id(self, waiter: Worker, *, instead_of: int | None = None) -> None:
+    def want_producer_id(
+        self, waiter: Worker[ProducerIdCame | NoProducerId], *, instead_of: int | None = None
+    ) -> None:
         """Notify *waiter*, once, when there is a producer id other than *instead_of*."""
         self.put(WantProducerId(waiter, instead_of))
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pykaproducer._machines.cluster import LeaderHint
 from pykaproducer._pipeline.worker import Worker
 from pykaproducer._wire.messages import BrokerAddress
 from pykaproducer._wire.transactions import CoordinatorKind
+
+if TYPE_CHECKING:
+    from pykaproducer._pipeline.producer_id import NoProducerId, ProducerIdCame
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +34,7 @@ class RefreshRequest:
     """
 
     topics: tuple[str, ...] = ()
-    waiter: Worker | None = None
+    waiter: Worker[ViewChanged] | None = None
     anew: bool = False
 
 
@@ -61,7 +65,7 @@ class Hints:
 class WantProducerId:
     """Notify *waiter* when there is a producer id, which it needs to seal a batch."""
 
-    waiter: Worker
+    waiter: Worker[ProducerIdCame | NoProducerId]
     #: A producer id that *waiter* cannot use any more.
     instead_of: int | None
 
@@ -72,7 +76,7 @@ class WantCoordinator:
 
     kind: CoordinatorKind
     key: str
-    waiter: Worker
+    waiter: Worker[CoordinatorCame]
 
 
 @dataclass(frozen=True, slots=True)

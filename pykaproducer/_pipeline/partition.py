@@ -52,6 +52,9 @@ class Rest:
     tell: Callable[[], None]
 
 
+PartitionItem = Item | Chaser | Sweep | ViewChanged | Rest
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionWorkerCollaborators:
     """The other objects that the stage uses."""
@@ -63,7 +66,7 @@ class PartitionWorkerCollaborators:
     last_errors: LastErrors
 
 
-class PartitionWorker(Worker):
+class PartitionWorker(Worker[PartitionItem]):
     """Runs the ordering machine of one partition."""
 
     def __init__(
@@ -113,10 +116,10 @@ class PartitionWorker(Worker):
     def held_items(self) -> Iterable[object]:
         return self.ordering.held_items()
 
-    def can_run_inline(self, item: Item | Chaser | Sweep | ViewChanged | Rest) -> bool:
+    def can_run_inline(self, item: PartitionItem) -> bool:
         return not self._has_own_thread  # a few table look-ups
 
-    def handle(self, item: Item | Chaser | Sweep | ViewChanged | Rest) -> None:
+    def handle(self, item: PartitionItem) -> None:
         match item:
             case Chaser():
                 self._perform(self.ordering.chaser(item.level))

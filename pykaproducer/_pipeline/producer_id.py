@@ -59,7 +59,7 @@ class ProducerIds:
         self._last_errors = last_errors
         #: The latest id; None: one is requested when it is needed.
         self.current: ProducerId | None = None
-        self._wanted_by: dict[Worker, None] = {}
+        self._wanted_by: dict[Worker[ProducerIdCame | NoProducerId], None] = {}
         self._under_way = False
         # Since when requests have failed (monotonic seconds), and whether that was logged.
         self._since: float | None = None
@@ -67,7 +67,7 @@ class ProducerIds:
         self._not_before = 0.0
         self._backoff = Backoff(config.retry_backoff_ms / 1000, config.retry_backoff_max_ms / 1000)
 
-    def want(self, waiter: Worker, instead_of: int | None) -> None:
+    def want(self, waiter: Worker[ProducerIdCame | NoProducerId], instead_of: int | None) -> None:
         """Notify *waiter*, once, when there is an id other than *instead_of*."""
         current = self.current
         if current is not None and current.producer_id == instead_of:

@@ -45,7 +45,7 @@ class ReportsCollaborators:
     unreported: UnreportedFailures
 
 
-class Reports(Worker):
+class Reports(Worker[Slice]):
     """The stage that runs callbacks."""
 
     def __init__(self, context: StageContext, collaborators: ReportsCollaborators) -> None:

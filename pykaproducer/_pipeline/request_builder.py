@@ -26,6 +26,7 @@ from pykaproducer._pipeline.coordinator_items import TransactionChanged, WantPar
 from pykaproducer._pipeline.last_errors import LastErrors
 from pykaproducer._pipeline.metadata import Metadata
 from pykaproducer._pipeline.metrics import ProducerMetrics
+from pykaproducer._pipeline.producer_id import NoProducerId, ProducerIdCame
 from pykaproducer._pipeline.responses import ProduceResponseHandler
 from pykaproducer._pipeline.trace import sealing
 from pykaproducer._pipeline.worker import Worker
@@ -57,7 +58,7 @@ class RequestBuilder:
 
     def __init__(
         self,
-        worker: Worker,
+        worker: Worker[ProducerIdCame | NoProducerId | TransactionChanged],
         *,
         config: Config,
         batcher: Batcher,
@@ -277,6 +278,7 @@ class RequestBuilder:
         if self._coordinator is None:
             return
         if request.turn is not None:
+            worker: Worker[TransactionChanged]
             for worker in request.turn.reported(self._worker):
                 worker.put(TransactionChanged())
         if self._without_id:

@@ -44,7 +44,7 @@ class RetryHandlerCollaborators:
     dispatch: Callable[[Item], None]
 
 
-class RetryHandler(Worker):
+class RetryHandler(Worker[RetryItems | GiveUpWaiting]):
     """Holds the items of each partition until their backoff ends."""
 
     def __init__(self, context: StageContext, collaborators: RetryHandlerCollaborators) -> None:

@@ -28,7 +28,7 @@ from pykaproducer._pipeline.metrics import copied
 from pykaproducer._pipeline.partition import PartitionWorker
 from pykaproducer._pipeline.retry import RetryItems
 from pykaproducer._pipeline.topic import TopicWorker
-from pykaproducer._pipeline.worker import Worker
+from pykaproducer._pipeline.worker import AnyWorker
 
 if TYPE_CHECKING:
     from pykaproducer._pipeline.wiring import Pipeline
@@ -92,14 +92,14 @@ def stages(
     return [_stage(pipeline, worker, now, open_rows) for worker in _workers(pipeline)]
 
 
-def _workers(pipeline: Pipeline) -> list[Worker]:
+def _workers(pipeline: Pipeline) -> list[AnyWorker]:
     brokers = pipeline.brokers.all()
     bridges = (broker.bridge for broker in brokers)
     return [*list(pipeline.stages), *brokers, *bridges, pipeline.log_writer]
 
 
 def _stage(
-    pipeline: Pipeline, worker: Worker, now: float, open_rows: tuple[int, int, float | None]
+    pipeline: Pipeline, worker: AnyWorker, now: float, open_rows: tuple[int, int, float | None]
 ) -> dict[str, Any]:
     held = HeldMessages()
     inbox = worker.inbox()

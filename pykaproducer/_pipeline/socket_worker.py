@@ -39,7 +39,7 @@ from pykaproducer._net.token_gate import tokens_of
 from pykaproducer._net.transport import Network
 from pykaproducer._pipeline.current_thread import in_a_stage
 from pykaproducer._pipeline.metrics import ConnectionMetrics
-from pykaproducer._pipeline.worker import STOP, StageContext, Worker
+from pykaproducer._pipeline.worker import STOP, Item, StageContext, Worker
 from pykaproducer._util.clock import earlier
 from pykaproducer._util.guarded_log import GuardedLogger
 from pykaproducer._util.randomness import system_random
@@ -68,7 +68,7 @@ _RESOURCES_BACKOFF: Final = 0.05
 _RESPONSE_HEAD: Final = 8
 
 
-class SocketWorker(Worker):
+class SocketWorker(Worker[Item]):
     """A worker with one connection, re-established with backoff while it is wanted."""
 
     _connection_type: type[Connection] = Connection

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _CANCEL_TIMEOUT: Final = 1.0
 
 
-class TokenFetcher(Worker):
+class TokenFetcher(Worker["TokenWanted | TokenRejected"]):
     """The stage that requests tokens, and blocks while it does."""
 
     def __init__(self, context: StageContext, tokens: Tokens) -> None:

@@ -68,7 +68,7 @@ class TopicWorkerCollaborators:
     settler: Settler
 
 
-class TopicWorker(Worker):
+class TopicWorker(Worker[Item]):
     """Splits each chunk by partition."""
 
     def __init__(

@@ -23,8 +23,8 @@ class TransactionRows:
 
     def __init__(
         self,
-        dispatcher: Worker,
-        retry: Callable[[], Worker],
+        dispatcher: Worker[FlushMark | FailAll],
+        retry: Callable[[], Worker[GiveUpWaiting]],
         barriers: MutableMapping[int, FlushBarrier],
         end_lingering: Callable[[], None],
     ) -> None:

@@ -54,7 +54,7 @@ from pykaproducer._pipeline.token_fetcher import TokenFetcher
 from pykaproducer._pipeline.topic import TopicWorker, TopicWorkerCollaborators
 from pykaproducer._pipeline.transaction_rows import TransactionRows
 from pykaproducer._pipeline.unreported import UnreportedFailures
-from pykaproducer._pipeline.worker import StageContext, Worker
+from pykaproducer._pipeline.worker import AnyWorker, StageContext
 from pykaproducer._util import compression
 from pykaproducer._util.checksum import crc32c_function
 from pykaproducer._util.clock import Clock
@@ -62,7 +62,7 @@ from pykaproducer._util.guarded_log import GuardedLogger
 from pykaproducer.config import Config
 from pykaproducer.errors import AbortedError, DeliveryError, ProducerBrokenError, Status
 
-W = TypeVar("W", bound=Worker)
+W = TypeVar("W", bound=AnyWorker)
 
 log = GuardedLogger("pykaproducer.producer")
 
@@ -101,10 +101,10 @@ class Pipeline:
         # No lock guards `stages` and `_barriers`: a flush that held one could be interrupted by a
         # signal whose handler flushes too, and waits for a stage that waits for the lock.
         # Stages of topics and partitions are removed when they are no longer used.
-        self.stages: dict[Worker, None] = {}
+        self.stages: dict[AnyWorker, None] = {}
         # Removed stages whose threads may still be running.
-        self._gone: list[Worker] = []
-        self._gone_groups: list[Worker] = []
+        self._gone: list[AnyWorker] = []
+        self._gone_groups: list[AnyWorker] = []
         # Barriers of waiting flushes, by id: a crashed dispatcher would never arm them.
         # Weak, so that a flush that is interrupted leaves no barrier.
         self._barriers: weakref.WeakValueDictionary[int, FlushBarrier] = (
@@ -185,7 +185,7 @@ class Pipeline:
         collaborators = GroupCollaborators(self.config, self.network, self.metadata, report)
         return self._add(GroupCoordinator(self._context, collaborators, group, number))
 
-    def _release_group(self, stage: Worker) -> None:
+    def _release_group(self, stage: AnyWorker) -> None:
         """Release the stage of a group that is not used any more. For the coordinator's stage."""
         self._gone_groups = [e for e in (*self._gone_groups, stage) if e.is_alive()]
         stage.stop()
@@ -241,7 +241,9 @@ class Pipeline:
 
     def _release_topic(self, topic: str, worker: TopicWorker | None) -> None:
         """Release the stages of *topic*, which has nothing in progress. For the dispatcher."""
-        workers = [] if worker is None else [worker, *worker.partitions.values()]
+        workers: list[AnyWorker] = []
+        if worker is not None:
+            workers += [worker, *worker.partitions.values()]
         self._gone = [each for each in (*self._gone, *workers) if each.is_alive()]
         for each in workers:
             each.stop()
@@ -390,11 +392,12 @@ class Pipeline:
         brokers = self.brokers.all()
         for broker in brokers:
             broker.put(Shutdown())
-        for worker in (*stages, *brokers):
+        stages += brokers
+        for worker in stages:
             worker.stop()
-        bridges = (broker.bridge for broker in brokers)
-        threads = (*stages, *brokers, *bridges, *self._gone, *self._gone_groups)
-        late += [worker.name for worker in threads if not worker.join(deadline)]
+        stages += [broker.bridge for broker in brokers]
+        stages += [*self._gone, *self._gone_groups]
+        late += [worker.name for worker in stages if not worker.join(deadline)]
         if self.coordinator is not None:
             self.coordinator.give_up()
         self.reports.stop()
@@ -406,7 +409,7 @@ class Pipeline:
         self.log_writer.stop_by(min(deadline, self.clock.monotonic() + _LOG_TIMEOUT))
         return late
 
-    def _crashed(self, worker: Worker, error: BaseException) -> None:
+    def _crashed(self, worker: AnyWorker, error: BaseException) -> None:
         """Fail everything, so that nothing hangs, after *worker* has crashed due to a bug (P9)."""
         first, stack = self.broken is None, error.__traceback__
         if first:

@@ -46,9 +46,9 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Generic, Never, TypeVar
 
 import pykaproducer._kernel as _kernel
 from pykaproducer._pipeline.current_thread import this_thread
@@ -68,8 +68,11 @@ STOP: Final = _Stop()
 #: on_inbox_drained() is called after this many items, even if the inbox never empties.
 _ITEMS_PER_ROUND: Final = 64
 
+#: The type of the items of an inbox. Contravariant, so that a stage passes for one into which only
+#: some of its items are put.
+Item = TypeVar("Item", contravariant=True)
 
-CrashPolicy = Callable[["Worker", BaseException], None]
+CrashPolicy = Callable[["AnyWorker", BaseException], None]
 
 
 def spawn(name: str, target: Callable[[], None], *, daemon: bool = True) -> threading.Thread:
@@ -99,11 +102,12 @@ class StageContext:
     pass_on_line: Callable[[guarded_log.LogLine], None] | None = None
 
 
-class Worker:
+class Worker(Generic[Item]):
     """A stage: a named thread that waits for its inbox and for its next deadline.
 
-    The thread starts with the first item that is not handled inline. A subclass implements
-    :meth:`handle`, and :meth:`deadline` and :meth:`on_time` if it has deadlines.
+    The thread starts with the first item that is not handled inline. A subclass states the type of
+    its items, as in ``Worker[A | B]``, and implements :meth:`handle`, and :meth:`deadline` and
+    :meth:`on_time` if it has deadlines.
 
     The constructor of a subclass takes the :class:`StageContext` and one frozen dataclass with the
     other objects that the stage uses, its collaborators.
@@ -115,7 +119,7 @@ class Worker:
         self.metrics = context.metrics
         self._on_crash = context.on_crash
         self._pass_on_line = context.pass_on_line
-        # The inbox.
+        # The inbox: items, and STOP.
         self._items: deque[Any] = deque()
         self._wake_event = WakeEvent()
         # Held by the thread that runs the stage.
@@ -147,7 +151,7 @@ class Worker:
 
     # To be overridden ----------------------------------------------------------------------------
 
-    def handle(self, item: Any) -> None:
+    def handle(self, item: Item) -> None:
         """Handle one item. Must not block, except on what the stage exists to wait for."""
         raise AssertionError(f"{type(self).__name__} does not implement handle()")
 
@@ -165,7 +169,7 @@ class Worker:
     def on_inbox_drained(self) -> None:
         """Act on the items handled so far: the inbox is empty for now, or many were handled."""
 
-    def can_run_inline(self, item: Any) -> bool:
+    def can_run_inline(self, item: Item) -> bool:
         """Return whether *item* is cheap enough to handle on the calling thread.
 
         Called while no other thread runs the stage.
@@ -189,11 +193,11 @@ class Worker:
 
     # The inbox -----------------------------------------------------------------------------------
 
-    def inbox(self) -> list[Any]:
+    def inbox(self) -> list[object]:
         """Return a copy of the inbox. May be called from any thread; see :func:`copied_items`."""
         return copied_items(self._items)
 
-    def put(self, item: Any) -> None:
+    def put(self, item: Item) -> None:
         """Hand *item* to the stage. From any thread; never blocks."""
         if this_thread.is_stage:
             if self._puller is not None and self._puller == threading.get_ident():
@@ -208,7 +212,7 @@ class Worker:
             self.wake()
             raise
 
-    def put_now(self, item: Any) -> None:
+    def put_now(self, item: Item) -> None:
         """Hand *item* to the stage, for a stage that has nothing to do before it is handled.
 
         Items that are before it in the inbox are handled inline, too, unless the stage is running.
@@ -216,7 +220,7 @@ class Worker:
         if not (this_thread.is_stage and self._try_inline(item, catch_up=True)):
             self.put(item)
 
-    def put_all(self, items: list[Any]) -> None:
+    def put_all(self, items: Sequence[Item]) -> None:
         """Put *items*, from another stage. None is handled inline."""
         self._items.extend(items)
         self.wake()
@@ -243,7 +247,7 @@ class Worker:
             _kernel.stage_wanted()
         self._need_thread(on_stop)
 
-    def _try_inline(self, item: Any, *, catch_up: bool = False) -> bool:
+    def _try_inline(self, item: Item, *, catch_up: bool = False) -> bool:
         """Handle *item* inline if no thread runs the stage and no item is before it.
 
         *catch_up*: handle those before it first. Return whether it was handled.
@@ -294,7 +298,7 @@ class Worker:
                 break
             self.handle(self._items.popleft())
 
-    def retry_later(self, item: Any, what: str) -> None:
+    def retry_later(self, item: Item, what: str) -> None:
         """Handle *item* again later, before all others, as there is no memory for *what*.
 
         Called by a ``handle`` that has undone its partial work. Items that are put in the meantime
@@ -425,3 +429,7 @@ class Worker:
         deadline = self.deadline()
         if deadline is not None and deadline <= (now := self.clock.monotonic()):
             self.on_time(now)
+
+
+#: A stage with items of whatever type: nothing can be put into its inbox.
+AnyWorker = Worker[Never]

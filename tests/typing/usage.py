@@ -18,6 +18,11 @@ from pykaproducer import (
     TopicPartition,
     TransactionControl,
 )
+from pykaproducer._pipeline.broker import BrokerWorker
+from pykaproducer._pipeline.broker_events import Shutdown
+from pykaproducer._pipeline.metadata import Metadata
+from pykaproducer._pipeline.metadata_events import RefreshRequest, ViewChanged
+from pykaproducer._pipeline.worker import AnyWorker, Worker
 from pykaproducer.config import read_settings
 from pykaproducer.settings import ProducerSettings
 from pykaproducer.testing import MockKafkaProducer, MockProducer, SentRecord
@@ -90,3 +95,15 @@ with TransactionControl(bootstrap_servers="127.0.0.1:9092") as control:
     assert_type(control.fence(["orders-0"]), tuple[str, ...])
     assert_type(control.list("orders-", ["Ongoing"]), tuple[ListedTransaction, ...])
     assert_type(control.offsets(["readers"]), dict[str, dict[TopicPartition, CommittedOffset]])
+
+
+def stages(broker: BrokerWorker, metadata: Metadata) -> None:
+    """Each inbox takes the items of its stage only."""
+    broker.put(Shutdown())
+    broker.put(RefreshRequest())  # type: ignore[arg-type]
+    metadata.put(RefreshRequest(waiter=broker))
+    metadata.put(RefreshRequest(waiter=metadata))  # type: ignore[arg-type]
+    subscriber: Worker[ViewChanged] = broker
+    subscriber.put(Shutdown())  # type: ignore[arg-type]
+    any_stage: AnyWorker = metadata
+    any_stage.put(RefreshRequest())  # type: ignore[arg-type]
