@@ -20,6 +20,8 @@ from tests.security.listeners import PASSWORD
 from .helper import application, values
 from .secured_app import ROWS
 
+pytestmark = pytest.mark.full
+
 #: How long a query, or a whole Spark, may take on a busy machine (seconds).
 SOON = 480
 
@@ -100,7 +102,6 @@ def test_a_batch_and_a_stream_with_a_password(
     assert sorted_values(secured, topic) == list(range(1500))
 
 
-@pytest.mark.full
 def test_a_batch_with_tokens_and_a_trust_store_of_java(
     spark: Any,
     secured: KafkaCluster,
@@ -129,7 +130,6 @@ def test_a_batch_with_tokens_and_a_trust_store_of_java(
     assert sorted_values(secured, topic) == list(range(100))
 
 
-@pytest.mark.full
 def test_write_with_a_certificate(spark: Any, secured: KafkaCluster, topic: str) -> None:
     secured.create_topic(topic, partitions=2)
     df = spark.range(100).selectExpr("CAST(id AS STRING) AS value")
@@ -138,7 +138,6 @@ def test_write_with_a_certificate(spark: Any, secured: KafkaCluster, topic: str)
     assert sorted_values(secured, topic) == list(range(100))
 
 
-@pytest.mark.full
 def test_executors_get_the_credentials_and_no_log_has_them(
     secured: KafkaCluster, topic: str, tmp_path: pathlib.Path
 ) -> None:
@@ -156,7 +155,6 @@ def test_executors_get_the_credentials_and_no_log_has_them(
     refuse_traces(tmp_path, log, PASSWORD)
 
 
-@pytest.mark.full
 def test_only_the_driver_has_the_stores(
     secured: KafkaCluster, topic: str, tmp_path: pathlib.Path
 ) -> None:
@@ -235,7 +233,6 @@ def refuse_traces(directory: pathlib.Path, log: pathlib.Path, *secrets: str) -> 
         assert [path for path in kept if secret.encode() in path.read_bytes()] == []
 
 
-@pytest.mark.full
 def test_a_wrong_password_fails_the_write_with_the_cause(
     spark: Any, secured: KafkaCluster, topic: str
 ) -> None:

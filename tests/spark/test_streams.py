@@ -124,6 +124,7 @@ def test_epochs_without_rows_are_not_committed() -> None:
         sink.commit([Commit(Summary()), None], 1)
 
 
+@pytest.mark.full
 def test_nothing_is_lost_when_the_driver_is_killed_in_the_middle_of_a_batch(
     cluster: KafkaCluster, topic: str, tmp_path: pathlib.Path, tell: list[str]
 ) -> None:

@@ -39,6 +39,7 @@ def test_connections_do_not_grow_with_batches(
     assert len(values(cluster, topic, 2)) == 400
 
 
+@pytest.mark.full
 def test_configurations_that_are_no_longer_used_do_not_pile_up(
     spark: Any, cluster: KafkaCluster, topic: str
 ) -> None:
