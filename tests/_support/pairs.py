@@ -30,7 +30,7 @@ def cover(rows: Iterable[Sequence[Any]]) -> list[int]:
     if rows and (
         len(rows[0]) < 2 or any(len(set(column)) == len(rows) for column in zip(*rows, strict=True))
     ):
-        return list(range(len(rows)))  # each row has a value of its own
+        return list(range(len(rows)))  # each row has a unique value
     numbers: list[dict[Any, int]] = [{} for _ in range(max(map(len, rows), default=0))]
     coded = [[numbers[c].setdefault(v, len(numbers[c])) for c, v in enumerate(r)] for r in rows]
     open_pairs = set().union(*map(_pairs_of, coded))
