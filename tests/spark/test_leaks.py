@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from tests._support.fixtures import leaks
 
 SOON = 30.0
+
+
+def _wait_until(true: Callable[[], object], what: str) -> None:
+    moment = threading.Event()
+    for _ in range(int(SOON / 0.05)):
+        if true():
+            return
+        moment.wait(0.05)
+    raise AssertionError(what)
 
 
 def test_connections_of_the_jvm_are_not_those_of_a_test(spark: Any) -> None:
@@ -20,15 +30,32 @@ def test_connections_of_the_jvm_are_not_those_of_a_test(spark: Any) -> None:
     threads, sockets = set(threading.enumerate()), leaks._sockets()
     connection = gateway.jvm.java.net.Socket("127.0.0.1", port)
     try:
-        moment = threading.Event()
-        for _ in range(int(SOON / 0.05)):
-            started, found = leaks._started_since(threads), leaks._sockets() - sockets
-            idents, theirs = leaks._of_spark()
-            if started and found and {each.ident for each in started} <= idents and found <= theirs:
-                break
-            moment.wait(0.05)
-        else:
-            raise AssertionError("Py4J's thread and socket are not recognised")
+        _wait_until(
+            lambda: leaks._started_since(threads) and leaks._sockets().keys() - sockets.keys(),
+            "Py4J has started no thread",
+        )
+        _wait_until(lambda: not leaks._not_of_py4j(threads), "Py4J's thread is not recognised")
         assert not leaks._new_sockets(sockets)
     finally:
         connection.close()
+
+
+def test_connections_to_the_jvm_are_not_those_of_a_test(spark: Any) -> None:
+    """Py4J connects from each thread that calls it; one of them tells the JVM what is freed."""
+    sockets = leaks._sockets()
+    called, enough = threading.Event(), threading.Event()
+
+    def call() -> None:
+        spark.sparkContext._gateway.jvm.System.nanoTime()
+        called.set()
+        enough.wait(SOON)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    try:
+        assert called.wait(SOON)
+        assert leaks._sockets().keys() - sockets.keys()
+        assert not leaks._new_sockets(sockets)
+    finally:
+        enough.set()
+        thread.join(SOON)
