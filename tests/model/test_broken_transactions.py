@@ -264,9 +264,11 @@ _RARE = {
     "a possible commit told as none, TV2",
     "a commit told after an error, TV2",
     "another protocol within a transaction, TV1",
+    "another protocol within a transaction, TV2",
     "another protocol in the same epoch, TV1",
     "another protocol in the same epoch, TV2",
     "a refused commit told as possible, TV1",
+    "a refused commit told as possible, TV2",
 }
 _CASES = [
     pytest.param(

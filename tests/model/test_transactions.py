@@ -23,14 +23,14 @@ from .transactional_machine import TransactionalModel, TransactionalModelBefore
 from .transactional_world import TransactionalWorld
 
 
-@pytest.mark.parametrize("least", [60, pytest.param(200, marks=pytest.mark.full)])
+@pytest.mark.parametrize("least", [40, pytest.param(200, marks=pytest.mark.full)])
 @pytest.mark.parametrize("model", [TransactionalModel, TransactionalModelBefore])
 def test_any_interleaving_keeps_the_promises_of_transactions(
     model: type[TransactionalModel], least: int
 ) -> None:
     # A factory is accepted in place of a class.
     make: Any = functools.partial(model, Transitions())
-    asked = chosen() if least > NORMAL.max_examples else NORMAL
+    asked = chosen() if least > NORMAL.max_examples else settings(NORMAL, max_examples=least)
     run_state_machine_as_test(
         make, settings=settings(asked, max_examples=max(least, asked.max_examples))
     )

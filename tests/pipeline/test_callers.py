@@ -652,7 +652,7 @@ def test_a_finalizer_sends_while_the_caller_prepares_its_request(partition: int 
         def send_more() -> None:
             later.extend(p.send("t", b"later", partition=partition) for _ in range(100))
 
-        for _ in range(20):
+        for _ in range(8):
             first = [p.send("t", b"first", partition=number) for number in range(2)]
             gc.disable()
             with collected_often():
@@ -668,7 +668,7 @@ def test_a_finalizer_sends_while_the_caller_prepares_its_request(partition: int 
             assert partition is None or found.partition == partition
             assert cluster.log("t", found.partition)[found.offset].value == b"later"
         for number in range(2):
-            assert log(cluster, partition=number)[count[number] :].count(b"first") == 20
+            assert log(cluster, partition=number)[count[number] :].count(b"first") == 8
 
 
 def test_a_finalizer_sends_to_new_topics_while_a_flush_looks_for_callers() -> None:
