@@ -339,7 +339,11 @@ def test_a_command_that_is_started_to_be_watched(cluster: KafkaCluster, topic: s
         assert b"Traceback" not in terminal.shown
         # The command's output comes after the picture.
         assert terminal.shown.split(LEFT)[-1].strip()
-    done = run("top", "--json", "--command", "produce", *to, data=b"one\ntwo\n")
+    # The watched process reads the standard input of this one.
+    watched = command("top", "--json", "--command", "produce", *to)
+    done = subprocess.run(
+        watched, input=b"one\ntwo\n", capture_output=True, timeout=PATIENCE, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert b"2 of 2 lines delivered" in done.stderr
     # Its producer is closed before the process has ended.
