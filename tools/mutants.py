@@ -45,7 +45,7 @@ SAMPLE, ACCEPTED = HERE / "mutants.json", HERE / "mutants_accepted.toml"
 SEED, PYTHON_MUTANTS, KERNEL_MUTANTS = 1, 150, 50
 #: Folders of tests that need Kafka, Spark or a web server, or that do not test the core.
 OTHERS = {"benchmarks", "chaos", "cli", "cluster", "exactly_once", "house", "peers", "spark"}
-OTHERS |= {"typing", "web"}
+OTHERS |= {"brokers", "typing", "web"}
 #: Tests of the model itself, which take minutes.
 SLOW = "*/model/test_broken_*"
 #: Folders of tests that reach compiled code; the first two are its own and come first.

@@ -13,7 +13,6 @@ import pytest
 
 from chaos.__main__ import main
 from tests._support.effort import NIGHTLY
-from tests._support.fixtures.cluster import kafka_or_skip
 from tests._support.fixtures.seeds import SEED
 
 full = pytest.mark.full
@@ -29,7 +28,6 @@ def only(*kinds: str) -> list[str]:
 
 def play(path: Path, *words: str) -> dict[str, Any]:
     """Run the command, which must find nothing, and return its only act."""
-    kafka_or_skip()
     status = main([*words, "--seed", str(SEED), "--json", str(path)])
     (act,) = json.loads(path.read_text())["acts"]
     assert status == 0, (act["found"], act["examples"])

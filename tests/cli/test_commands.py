@@ -113,6 +113,7 @@ def test_the_demo_sends_and_compares(cluster: KafkaCluster) -> None:
     assert b"all 5,000 messages, byte for byte, in order" in done.stdout
 
 
+@pytest.mark.kafka
 def test_a_cluster_runs_until_it_is_interrupted() -> None:
     with subprocess.Popen(
         [sys.executable, "-m", "pykaproducer", "cluster", "start"],

@@ -17,7 +17,6 @@ import pytest
 from pykaproducer.testing import KafkaCluster, _archive, _jars
 from pykaproducer.testing._archive import ClassArchive
 from pykaproducer.testing._processes import GuardedProcesses, tick
-from tests._support.fixtures.cluster import kafka_or_skip
 from tests._support.pairs import partly
 from tests._support.programs import exists
 
@@ -33,7 +32,6 @@ RECENT, UNUSED = "kafka-1.0.0-recent.jsa", "kafka-1.0.0-unused.jsa"
 
 def new_cache(directory: Path) -> Path:
     """Return a cache that knows the jars of the user's cache, but contains no archive."""
-    kafka_or_skip()
     jars = _jars.kafka_jars()
     cache = directory / "pykaproducer"
     cache.mkdir()

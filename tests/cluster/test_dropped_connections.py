@@ -10,7 +10,6 @@ import pytest
 
 from pykaproducer import Producer
 from pykaproducer.testing import FaultProxy, KafkaCluster
-from tests._support.fixtures.cluster import kafka_or_skip
 from tests._support.pairs import partly
 
 from .readback import read_log
@@ -29,7 +28,6 @@ def proxy() -> Iterator[FaultProxy]:
 
 @pytest.fixture(scope="module")
 def proxied(proxy: FaultProxy) -> Iterator[KafkaCluster]:
-    kafka_or_skip()
     with KafkaCluster(proxies=[proxy], fast_start=True) as made:
         yield made
 

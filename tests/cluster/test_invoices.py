@@ -24,7 +24,6 @@ from pykaproducer import Producer
 from pykaproducer.testing import Cut, FaultProxy, KafkaCluster
 from pykaproducer.testing._processes import tick
 from tests._support.consumer import read_through
-from tests._support.fixtures.cluster import kafka_or_skip
 from tests._support.pairs import partly
 from tests._support.peers import needs_kafka_python_3
 
@@ -79,7 +78,6 @@ POINTS = [
 @pytest.fixture
 def kafka() -> Iterator[tuple[KafkaCluster, FaultProxy]]:
     """Yield a broker behind a proxy, and the proxy."""
-    kafka_or_skip()
     with FaultProxy() as proxy, KafkaCluster(proxies=[proxy], fast_start=True) as cluster:
         yield cluster, proxy
 

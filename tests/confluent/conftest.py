@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import pytest
 
 from pykaproducer.testing import FaultProxy, KafkaCluster
-from tests._support.fixtures.cluster import kafka_or_skip
 
 from .play import Stage
 
@@ -15,7 +14,6 @@ from .play import Stage
 @pytest.fixture(scope="module")
 def kafka() -> Iterator[tuple[KafkaCluster, FaultProxy]]:
     """Yield a broker behind a proxy."""
-    kafka_or_skip()
     properties = {
         "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
         "auto.create.topics.enable": "false",

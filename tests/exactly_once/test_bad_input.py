@@ -12,7 +12,6 @@ from pykaproducer._exactly_once.errors import ExactlyOnceError, TransactionsExpi
 from pykaproducer._exactly_once.names import Names
 from pykaproducer._exactly_once.setup import WriteKind
 from pykaproducer.testing import KafkaCluster, Security
-from tests._support.fixtures.cluster import kafka_or_skip
 from tests.exactly_once.helper import ROWS, Query, four_tasks
 
 MakeQuery = Callable[..., Query]
@@ -65,7 +64,6 @@ def test_a_stage_that_takes_too_long(
 @pytest.mark.kafka
 def test_the_rights_that_the_guide_lists() -> None:
     """Each that is missing is named, and all of them are enough."""
-    kafka_or_skip()
     user = "spark"
     security = Security("SASL_PLAINTEXT", mechanism="PLAIN", users={user: "secret"}, authorize=True)
     settings = {

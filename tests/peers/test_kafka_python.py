@@ -22,7 +22,6 @@ import pytest
 
 from pykaproducer.testing import KafkaCluster
 from pykaproducer.testing._jars import KAFKA_VERSION
-from tests._support.fixtures.cluster import kafka_or_skip
 
 pytestmark = pytest.mark.full
 
@@ -62,7 +61,6 @@ class SpawnedService:
 @pytest.fixture(scope="module")
 def kafka() -> Iterator[KafkaCluster]:
     """Yield a broker that creates topics with as many partitions as theirs."""
-    kafka_or_skip()
     with KafkaCluster(properties={"num.partitions": "4"}, fast_start=True) as cluster:
         yield cluster
 

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pykaproducer.testing import ClusterError, KafkaCluster, TokenServer
-from pykaproducer.testing._jars import java, kafka_jars
+from pykaproducer.testing import KafkaCluster, TokenServer
 
 from .listeners import PASSWORD, security
 
@@ -33,11 +32,6 @@ def token_server(token_server_of_package: TokenServer) -> Iterator[TokenServer]:
 @pytest.fixture(scope="package")
 def secured(token_server_of_package: TokenServer) -> Iterator[KafkaCluster]:
     """Yield the broker, shared by all tests of this directory."""
-    try:
-        java()
-        kafka_jars()
-    except ClusterError as error:
-        pytest.skip(f"no Kafka to test with: {error}")
     pytest.importorskip("trustme")
     with KafkaCluster(security=security(token_server_of_package), fast_start=True) as cluster:
         yield cluster

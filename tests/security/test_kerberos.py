@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from pykaproducer.testing import ClusterError, KafkaCluster, KerberosService, Security
-from pykaproducer.testing._jars import java_with, kafka_jars
+from pykaproducer.testing._jars import java_with
 from tests._support.fixtures.kerberos import REALM, Kdc
 from tests.cluster.readback import read_log
 
@@ -56,7 +56,6 @@ print(json.dumps({"error": None if error is None else str(error), "warnings": te
 def kerberized(kdc: Kdc) -> Iterator[KafkaCluster]:
     try:
         java_with("jdk.security.jgss")
-        kafka_jars()
     except ClusterError as error:
         pytest.skip(f"no Kafka to test with: {error}")
     principal = "kafka/localhost"

@@ -12,8 +12,7 @@ from pyspark.errors import AnalysisException
 
 from pykaproducer.spark import register, write
 from pykaproducer.spark.options import SinkOptions
-from pykaproducer.testing import ClusterError, KafkaCluster, Security, TokenServer
-from pykaproducer.testing._jars import java, kafka_jars
+from pykaproducer.testing import KafkaCluster, Security, TokenServer
 from tests._support.stores import key_store, trust_store
 from tests.security.listeners import PASSWORD
 
@@ -38,11 +37,6 @@ def token_server() -> Iterator[TokenServer]:
 @pytest.fixture(scope="module")
 def secured(token_server: TokenServer) -> Iterator[KafkaCluster]:
     """Yield a broker that requires TLS, and a password, a certificate or a token."""
-    try:
-        java()
-        kafka_jars()
-    except ClusterError as error:
-        pytest.skip(f"no Kafka to test with: {error}")
     pytest.importorskip("trustme")
     security = [
         Security("SASL_SSL", "SCRAM-SHA-512", users={"alice": PASSWORD}),

@@ -9,7 +9,7 @@ import pytest
 
 from pykaproducer.testing import FakeClock, FaultProxy, KafkaCluster, ScriptedCluster
 from pykaproducer.testing._processes import tick
-from tests._support.fixtures.cluster import FEATURES, PROPERTIES, kafka_or_skip, proxied
+from tests._support.fixtures.cluster import FEATURES, PROPERTIES, proxied
 from tests.transactions.helper import PATIENCE, Kafka
 
 
@@ -23,7 +23,6 @@ def kafka(request: pytest.FixtureRequest) -> Iterator[Kafka]:
 @pytest.fixture(scope="module", params=[pytest.param("TV1", marks=pytest.mark.full), "TV2"])
 def own_kafka(request: pytest.FixtureRequest) -> Iterator[Kafka]:
     """Yield a broker of this process; a test that stops it must restore it."""
-    kafka_or_skip()
     with (
         FaultProxy() as proxy,
         KafkaCluster(

@@ -7,14 +7,12 @@ import pytest
 from pykaproducer import EndState, TopicPartition, TransactionControl, TransactionError
 from pykaproducer.testing import KafkaCluster, Security
 from pykaproducer.transaction_control import CommittedOffset
-from tests._support.fixtures.cluster import kafka_or_skip
 
 pytestmark = pytest.mark.full
 
 
 def test_large_answers_over_tls() -> None:
     """Several connections are waited for at once, and TLS has data that no socket shows."""
-    kafka_or_skip()
     security = Security("SASL_SSL", mechanism="SCRAM-SHA-256")
     with (
         KafkaCluster(security=security, fast_start=True) as secured,
@@ -33,7 +31,6 @@ def test_large_answers_over_tls() -> None:
 
 
 def test_a_right_is_missing() -> None:
-    kafka_or_skip()
     security = Security("SASL_PLAINTEXT", mechanism="PLAIN", authorize=True)
     with (
         KafkaCluster(security=security, fast_start=True) as secured,

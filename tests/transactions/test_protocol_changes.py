@@ -19,7 +19,7 @@ from pykaproducer import Producer, TransactionControl
 from pykaproducer.testing import FaultProxy, KafkaCluster, ScriptedCluster
 from pykaproducer.testing.scripted import Disconnect, Exchange, Received
 from pykaproducer.transaction_control import EndState
-from tests._support.fixtures.cluster import PROPERTIES, kafka_or_skip
+from tests._support.fixtures.cluster import PROPERTIES
 from tests.pipeline.helper import SOON
 
 from .helper import PATIENCE, Kafka
@@ -31,7 +31,6 @@ FEATURE = "transaction.version"
 @pytest.fixture(scope="module")
 def changing() -> Iterator[Kafka]:
     """Yield a broker whose level of the feature the tests change; they leave it at 2."""
-    kafka_or_skip()
     with (
         FaultProxy() as proxy,
         KafkaCluster(properties=PROPERTIES, proxies=[proxy], fast_start=True) as cluster,

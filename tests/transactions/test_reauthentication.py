@@ -8,7 +8,7 @@ import pytest
 
 from pykaproducer import Producer, TopicPartition, TransactionControl
 from pykaproducer.testing import KafkaCluster, Security
-from tests._support.fixtures.cluster import FEATURES, kafka_or_skip
+from tests._support.fixtures.cluster import FEATURES
 from tests.transactions.helper import PATIENCE
 
 pytestmark = pytest.mark.full
@@ -23,7 +23,6 @@ _CONNECTIONS = ("metadata", "coordinator", "bridge-0", "group-0")
 def test_a_transaction_longer_than_several_sessions(
     protocol: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    kafka_or_skip()
     caplog.set_level("DEBUG", "pykaproducer.net")
     security = Security("SASL_PLAINTEXT", mechanism="SCRAM-SHA-256", reauth_ms=_SESSION)
     place = TopicPartition("t", 0)

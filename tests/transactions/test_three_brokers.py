@@ -9,7 +9,7 @@ import pytest
 from pykaproducer import EndState, Producer, TransactionControl
 from pykaproducer.testing import KafkaCluster
 from pykaproducer.testing._processes import tick
-from tests._support.fixtures.cluster import FEATURES, PROPERTIES, kafka_or_skip
+from tests._support.fixtures.cluster import FEATURES, PROPERTIES
 from tests.transactions.helper import PATIENCE, read, transactional
 
 PARTITIONS = range(6)
@@ -17,7 +17,6 @@ PARTITIONS = range(6)
 
 @pytest.fixture(scope="module", params=[pytest.param("TV1", marks=pytest.mark.full), "TV2"])
 def brokers(request: pytest.FixtureRequest) -> Iterator[KafkaCluster]:
-    kafka_or_skip()
     with KafkaCluster(
         3, properties=PROPERTIES, features=FEATURES[request.param], startup_timeout=180
     ) as cluster:
