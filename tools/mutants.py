@@ -1,20 +1,20 @@
-"""Whether the tests notice small changes to the package: ``tox -e mutants``.
+"""Find out whether the tests notice small changes to the package: ``tox -e mutants``.
 
 ``mutants.json`` beside this file is a sample of 200 mutants: 150 of the core's Python, 50 of the
-compiled kernel. Each is applied to a copy of the package and meets the pure and the scripted tests
-that can reach it, fastest first, until one fails::
+compiled kernel. Each is applied to a copy of the package. Then the pure and the scripted tests that
+can reach it are run, fastest first, until one fails::
 
-    python tools/mutants.py --directory RUN                 # all; goes on where it was interrupted
+    python tools/mutants.py --directory RUN                 # all; continues after an interruption
     python tools/mutants.py --directory RUN --only 3,151    # some
     python tools/mutants.py --directory OLD --tree ../old   # the same mutants in another checkout
     python tools/mutants.py --directory RUN --against OLD   # compares what the tests kill
-    python tools/mutants.py --draw                          # a new sample (needs cosmic-ray)
+    python tools/mutants.py --directory RUN --draw          # a new sample (needs cosmic-ray)
 
 * First the unchanged tests are run, to learn how long each takes, and which of them execute each
   line. Those that need Kafka or Spark fail, as there is no Java in these runs, and do not count.
-* A Python mutant meets the tests that execute its statement. One that is executed by an import
-  meets all tests, first those that execute anything in its file. There is no such record of
-  compiled code: a mutant of the kernel meets the tests in ``KERNEL``, the kernel's own first.
+* A Python mutant is tested by the tests that execute its statement. One that is executed by an
+  import is tested by all, first those that execute anything in its file. There is no such record of
+  compiled code: the tests in ``KERNEL`` test its mutants, those of the kernel and blocks first.
 * A mutant is *killed* by a test that fails twice, by a crash, or by a test that hangs. It
   *survived* if all tests passed, and *timed out* if none had failed when the time was up. On a busy
   machine the time passes more slowly: it is divided by the load per core. A mutant is *gone* if its
@@ -48,11 +48,11 @@ OTHERS = {"benchmarks", "chaos", "cli", "cluster", "exactly_once", "house", "pee
 OTHERS |= {"brokers", "typing", "web"}
 #: Tests of the model itself, which take minutes.
 SLOW = "*/model/test_broken_*"
-#: Folders of tests that reach compiled code; the first two are its own and come first.
+#: Folders of tests that reach compiled code; the first two test it directly, and are run first.
 KERNEL = ["kernel", "block", "producer", "pipeline", "model", "transactions", "process", "testing"]
-#: The first run of a mutant imports so many test files; most mutants need no second run.
+#: The first run of a mutant imports this many test files; most mutants need no second run.
 FIRST_FILES = 6
-#: A test hangs if it takes so much longer than without a mutant (seconds, and a factor).
+#: A test hangs if it takes longer than this many seconds, and this factor of its usual time.
 HUNG, HUNG_FACTOR = 60.0, 20.0
 #: pytest's exit status if a test has failed, and if there is none.
 FAILED, NO_TESTS = 1, 5
@@ -341,8 +341,8 @@ def main() -> int:
         "--tests", type=Path, help="a checkout whose tests are used; default: --tree"
     )
     parser.add_argument("--only", help="the numbers of mutants, separated by commas")
-    parser.add_argument("--jobs", type=int, default=1, help="copies used at once; %(default)s")
-    parser.add_argument("--seconds", type=float, default=180.0, help="for a mutant; %(default)s")
+    parser.add_argument("--jobs", type=int, default=1, help="copies at once; default: %(default)s")
+    parser.add_argument("--seconds", type=float, default=180, help="per mutant; default: 180")
     parser.add_argument("--against", type=Path, help="the directory of other results to compare")
     parser.add_argument("--report", action="store_true", help="only print the results")
     parser.add_argument("--draw", action="store_true", help=f"write a new {SAMPLE.name}")

@@ -52,7 +52,7 @@ def scope_of(lines: list[str], index: int) -> str:
 
 
 def places_of(lines: list[str], wanted: list[str], scope: str) -> list[int]:
-    """Return the indexes at which *wanted* stands in *scope*."""
+    """Return the indexes of *wanted* in *scope*."""
     size = len(wanted)
     found = [i for i in range(len(lines) - size + 1) if lines[i : i + size] == wanted]
     return [index for index in found if scope_of(lines, index) == scope]
@@ -184,7 +184,7 @@ class Copy:
 
     def _write(self, path: Path, text: str) -> None:
         path.write_text(text)
-        # Compiled code of the same size and second would be taken for that of the new text.
+        # Python would use compiled code of a text with the same size and second.
         Path(importlib.util.cache_from_source(str(path))).unlink(missing_ok=True)
 
     def _build(self) -> bool:

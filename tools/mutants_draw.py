@@ -1,4 +1,4 @@
-"""Draws the sample of ``mutants.py``: ``python tools/mutants.py --draw``.
+"""Draws the sample of ``mutants.py``: ``tox -e mutants -- --draw``.
 
 The Python mutants are made by cosmic-ray's operators. Each line of the core that has a mutant is
 equally likely, then each kind of operator on that line, then each mutant of that kind. Left out is

@@ -68,7 +68,7 @@ def _write(*words: object) -> None:
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """Name the test in the log and in the coverage while it runs."""
     if _measure is not None:
-        if sys.gettrace() is None:  # a test with a trace function of its own removes ours
+        if sys.gettrace() is None:  # a test that sets a trace function removes this one
             _measure.stop()
             _measure.start()
         _measure.switch_context(item.nodeid)
