@@ -56,12 +56,12 @@ class Act:
         stuck_as: enum.Enum,
     ) -> None:
         """Inject faults until *count* had an effect, or until the monotonic time *until*."""
-        stuck = faults.stuck("")
+        stuck, last = faults.stuck(""), "the start"
         for kind in faults.kinds_in_turn(kinds):
             for _ in range(_TRIES):
                 if stuck:
                     # Every further fault would meet an inactive producer.
-                    self.findings.add(stuck_as, f"{stuck}, before {kind}")
+                    self.findings.add(stuck_as, f"{stuck}, after {last}")
                     return
                 if (count is not None and self.struck.total() >= count) or (
                     until is not None and time.monotonic() > until
@@ -72,7 +72,7 @@ class Act:
                 healed = time.monotonic()
                 (self.struck if requests else self.missed)[kind] += 1
                 self.requests[kind] += requests
-                stuck = faults.stuck(kind)
+                stuck, last = faults.stuck(kind), kind
                 _log.info(
                     "seed %d, fault %d: %s affected %d, %.1f s, recovery %.1f s",
                     self.seed,

@@ -84,7 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rate", type=positive, default=2000, help="messages/s; default: %(default)s"
     )
-    parser.add_argument("--partitions", type=positive, default=6, help="%(default)s")
+    parser.add_argument("--partitions", type=positive, default=6, help="default: %(default)s")
     parser.add_argument("--size", type=positive, default=100, help="bytes; default: %(default)s")
     parser.add_argument(
         "--only",
