@@ -34,6 +34,7 @@ from pykaproducer.testing import ScriptedCluster
 from pykaproducer.testing.scripted import Hold
 from tests._support.effort import NIGHTLY
 from tests._support.fixtures.seeds import SEED
+from tests._support.threads import threads_left
 from tests.pipeline.helper import until
 
 #: Far more than any operation here takes, and the timeout for one that hangs (seconds).
@@ -215,14 +216,6 @@ class Scene:
     def log(self) -> list[bytes | None]:
         return [record.value for topic in self.topics for record in self.cluster.log(topic)]
 
-    def threads(self) -> list[str]:
-        """Wait for the producer's threads, and return the names of those that do not end."""
-        mine = [t for t in threading.enumerate() if t.name.startswith(f"{self.name}-")]
-        for thread in mine:
-            thread._started.wait(SOON)  # type: ignore[attr-defined]  # join() does not wait for it
-            thread.join(SOON)
-        return [thread.name for thread in mine if thread.is_alive()]
-
     async def wait_in_event_loop(self) -> None:
         asyncio.get_running_loop().call_soon(self.hold.release)
         await self.accepted[-1]
@@ -263,7 +256,7 @@ class Scene:
 
     def check_it_can_be_closed(self) -> None:
         assert in_time(lambda: self.producer.close(SOON)) is None
-        assert self.threads() == []
+        assert threads_left(self.name) == []
         assert self.producer._budget.used == 0
 
     def check_after_abort(self) -> None:
@@ -351,7 +344,7 @@ class TransactionScene(Scene):
             until(lambda: stats()["transactions"]["state"] not in ("open", "abortable"))
         self.check_that_it_is_usable()
 
-    def check_that_the_same_call_tells_the_outcome(self, name: str) -> None:
+    def check_that_the_same_call_reports_the_outcome(self, name: str) -> None:
         """Check it unless the public method had got the result of the call that it consists of."""
         code, at = self.place[0]
         calls = [offset for offset, each in opcodes(code).items() if each == "CALL"]
@@ -408,11 +401,11 @@ def transactional(
 
 
 def end_of_transaction(name: str) -> Operation:
-    """Return an operation whose outcome the same call tells, or to which the errors lead."""
+    """Return an operation; the same call reports its outcome, and so do the calls in errors."""
 
     def check(scene: TransactionScene) -> None:
         if name == "prepare_transaction" or random.random() < 0.5:
-            scene.check_that_the_same_call_tells_the_outcome(name)
+            scene.check_that_the_same_call_reports_the_outcome(name)
         else:
             scene.check_that_it_is_usable()
 
@@ -503,9 +496,9 @@ def places(cluster: ScriptedCluster, operation: Operation, files: tuple[str, ...
 
 
 def left_to_other_runs(parts: int, first: int = 0) -> Callable[[Place], bool]:
-    """Return which places are left out: all but one of *parts*, the *first* one and so on.
+    """Return whether a place is left out: of each *parts* places, this run keeps one.
 
-    The next run has other ones. In a run in the night none of them is left out.
+    Another seed keeps others, and a nightly run keeps all.
     """
     turn = itertools.count(SEED + first)
     return lambda place: not NIGHTLY and next(turn) % parts != 0

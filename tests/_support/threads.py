@@ -18,6 +18,7 @@ def threads_left(client_id: str) -> list[str]:
     """Return the names of the threads that do not end. ``close()`` waits for them for 0.5 s."""
     for thread in threading.enumerate():
         if thread.name.startswith(f"{client_id}-"):
+            thread._started.wait(_SOON)  # type: ignore[attr-defined]  # join() would raise
             thread.join(_SOON)
     return threads_of(client_id)
 
