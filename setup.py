@@ -33,11 +33,11 @@ SANITIZERS = {
 # Python's own flags may contain -fwrapv, which defines the overflow that is to be found.
 SANITIZED = ["-O1", "-g", "-fno-omit-frame-pointer", "-fno-wrapv", "-fno-sanitize-recover=all"]
 
-# The passes of gcc's -O2 that cost compile time and make no difference to a message: they look for
-# common code and loops, and the generated code is checks, calls and error paths. Together with the
-# debugging information, -O3 would take more than twice as long. (Measured with ``python -m
-# benchmarks kernel``, ``send`` and ``sync``. Calling Py_XDECREF() instead of inlining it would save
-# as much again, but makes send() a quarter slower.)
+# -O2 without the passes that cost compile time and do not speed up a message: they look for common
+# code and loops, and the generated code is checks, calls and error paths. With -O3 and debugging
+# information, a build takes more than twice as long. (Measured with the benchmarks ``kernel``,
+# ``send`` and ``sync``. Calling Py_XDECREF() instead of inlining it would save as much again, but
+# make send() a quarter slower.)
 GCC = [
     "-O2",
     "-fno-code-hoisting",
@@ -130,13 +130,10 @@ def is_gcc(compiler: list[str]) -> bool:
 
 
 class BuildKernel(build_ext):
-    """Optimizes as the compiler does best, without debugging information.
-
-    ``CFLAGS=-g`` in the environment keeps that.
-    """
+    """Builds with the compiler's options; ``CFLAGS=-g`` keeps the debugging information."""
 
     def build_extensions(self) -> None:
-        """Build, with the options that the compiler knows."""
+        """Add the options for this compiler, and build."""
         if not sanitizers:
             options = GCC if is_gcc(self.compiler.compiler_so) else OTHER_COMPILERS
             if "-g" not in os.environ.get("CFLAGS", "").split():

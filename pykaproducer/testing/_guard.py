@@ -173,7 +173,7 @@ class Guard:
             self._kept.pop().close()
 
     def _make(self, argv: list[str], env: dict[str, str], path: str, log: str) -> int | None:
-        """Run a Java that makes the archive *path*. Return None if it is not for us to make."""
+        """Run a Java that makes the archive *path*; None if it exists or is locked."""
         lock = _try_lock(os.path.join(os.path.dirname(path), "archive.lock"))
         if lock is None:
             return None
