@@ -9,11 +9,11 @@ when the first worker asks for it, and ends it with the run:
 3. The worker makes a :class:`KafkaCluster` from the description, which can do everything that asks
    the brokers, but cannot stop, kill, pause or restart them.
 4. When the controller ends, however it ends, the guard of each cluster ends the brokers. The death
-   of a worker harms nobody.
+   of a worker has no effect on them.
 
 A process without workers is its own controller, and uses the same socket.
 
-A test that stops or kills brokers uses a cluster of its own (``own_cluster``, ``own_cluster3``).
+A test that stops or kills brokers uses a separate cluster (``own_cluster``, ``own_cluster3``).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Description:
 
 
 class _Elsewhere:
-    """Stands for the processes of brokers that another process owns."""
+    """A substitute for the processes of brokers that another process owns."""
 
     owned = False
 

@@ -27,17 +27,18 @@ from .releases import Release, properties
 PATIENCE = 240.0
 
 
-def wait_until(condition: Callable[[], object], what: str) -> None:
-    """Wait until a function returns something true; *what* is wrong until then."""
+def wait_until(condition: Callable[[], object], failure: str) -> None:
+    """Wait until *condition()* is true."""
     deadline = time.monotonic() + PATIENCE
     while not condition():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"{what}, after {PATIENCE:.0f} s")  # no failure of known()
+            # Not an AssertionError, which known() would expect.
+            raise TimeoutError(f"{failure}, after {PATIENCE:.0f} s")
         tick()
 
 
 def known(request: pytest.FixtureRequest, defect: str) -> None:
-    """Expect an assertion of the test to fail because of a *defect*, which is strict."""
+    """Expect an assertion of the test to fail because of a *defect*: it must."""
     mark = pytest.mark.xfail(strict=True, reason=defect, raises=AssertionError)
     request.applymarker(mark)
 
@@ -71,7 +72,7 @@ class Kafka:
     # The processes -------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start the broker, and before it what it stores its metadata in."""
+        """Start the broker; before it ZooKeeper, or format its directory."""
         (self._directory / "broker.properties").write_text(properties(self._settings()))
         if self.release.uses_zookeeper:
             self._start_zookeeper()

@@ -1,4 +1,4 @@
-"""What a test starts does not outlive a run that is killed, nor a worker process that is."""
+"""What a test starts does not outlive the run or the worker process, even if that is killed."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -40,12 +41,11 @@ def test_that_starts_a_program():
 """
 
 
-def wait_for(condition: object, what: str) -> None:
+def wait_for(condition: Callable[[], object], failure: str) -> None:
     """Wait until *condition()* is true."""
-    assert callable(condition)
     deadline = time.monotonic() + SOON
     while not condition():
-        assert time.monotonic() < deadline, what
+        assert time.monotonic() < deadline, failure
         tick()
 
 
