@@ -31,7 +31,7 @@ class World:
         self.last = self.add(self.second, 1, 110.0, "commit", Reported.COMMITTED)
 
     def add(self, instance: Any, serial: int, at: float, requested: str, reported: Any) -> Any:
-        """Add a transaction with an epoch of its own."""
+        """Add a transaction with a new epoch."""
         name = Name(instance.number, serial)
         transaction = Transaction(
             name, at, requested, at + 1.0, 4, reported, at + 2.0, [], [], (at, at + 0.5)

@@ -300,7 +300,7 @@ class TransactionScene(Scene):
         return [r.value for topic in self.topics for r in cluster.log(topic, committed=True)]
 
     def end(self) -> None:
-        """Do what the errors say, until there is no transaction."""
+        """Make the calls that the errors require, until no transaction is open."""
         name = "commit_transaction"
         for _ in range(5):
             try:
