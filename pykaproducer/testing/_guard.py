@@ -30,7 +30,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 #: Interval of checks that the owner is still the guard's parent (seconds). The end of the socket is
@@ -103,8 +103,10 @@ def _try_lock(path: str) -> int | None:
 class Guard:
     """The state of the guard: its children, and the ports reserved for them."""
 
-    def __init__(self, owner: int) -> None:
+    def __init__(self, owner: int, signals: Sequence[int]) -> None:
         self._owner = owner
+        #: Those received that ask the guard to end.
+        self._signals = signals
         self._directory = tempfile.mkdtemp(prefix="pykaproducer-kafka-")
         self._children: dict[int, subprocess.Popen[bytes]] = {}
         self._making: _Making | None = None
@@ -123,7 +125,7 @@ class Guard:
         """Execute commands until the owner ends, then clean up."""
         try:
             pending = b""
-            while os.getppid() == self._owner:
+            while os.getppid() == self._owner and not self._signals:
                 if not select.select([channel], [], [], _PARENT_CHECK)[0]:
                     self._reap()
                     continue
@@ -237,11 +239,12 @@ class Guard:
 
 def main() -> None:
     """Run ``_guard.py OWNER``; standard input is the socket to the owner."""
-    # Clean up on signals that ask the guard to end.
+    # Clean up on signals that ask the guard to end. An exception could interrupt the clean-up.
+    signals: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, lambda *_: sys.exit(1))
+        signal.signal(number, lambda number, _: signals.append(number))
     with contextlib.closing(socket.socket(fileno=0)) as channel:
-        Guard(int(sys.argv[1])).serve(channel)
+        Guard(int(sys.argv[1]), signals).serve(channel)
 
 
 if __name__ == "__main__":

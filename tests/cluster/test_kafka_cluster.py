@@ -543,6 +543,15 @@ def test_the_brokers_end_with_their_guard(temporary: Path) -> None:
     assert list(temporary.iterdir()) == []
 
 
+def test_a_guard_removes_the_directory_however_often_it_is_asked_to_end(temporary: Path) -> None:
+    with GuardedProcesses() as processes:
+        for number in range(3000):
+            (processes.directory / str(number)).touch()
+        while processes._guard.poll() is None:
+            os.kill(processes._guard.pid, signal.SIGTERM)
+        assert list(temporary.iterdir()) == []
+
+
 def test_ctrl_c_in_the_terminal_is_the_owners_alone(one: KafkaCluster) -> None:
     assert os.getpgid(one.brokers[0].pid) != os.getpgid(0)
     assert os.getsid(one.brokers[0].pid) != os.getsid(0)
