@@ -21,7 +21,7 @@ from tests._support.pairs import partly
 from tests._support.programs import exists
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
-
+ROOT = Path(__file__).parents[2]
 #: How long a test waits for what must happen, in seconds; only a hang takes as long.
 PATIENCE = 300.0
 #: The options of each cluster here.
@@ -259,4 +259,31 @@ def test_a_cluster_that_ends_with_an_error_does_not_wait(
     monkeypatch.setattr(ClassArchive, "finish", wait)
     with pytest.raises(KeyboardInterrupt), KafkaCluster(**OPTIONS):
         raise KeyboardInterrupt
+    assert archives(cache) == []
+
+
+@pytest.mark.full
+@linux
+def test_a_run_of_tests_that_is_interrupted_does_not_wait(cache: Path, tmp_path: Path) -> None:
+    script = """
+        import os, signal
+        from pykaproducer.testing import _archive
+
+        _archive._PATIENCE = 600.0
+
+        def test_that_is_interrupted(own_cluster):
+            os.kill(own_cluster._archive._maker, signal.SIGSTOP)
+            raise KeyboardInterrupt
+    """
+    (tmp_path / "test_interrupted.py").write_text(textwrap.dedent(script))
+    plugins = [f"-ptests._support.fixtures.{name}" for name in ("keeping", "cluster")]
+    options = ["-c", "/dev/null", "-p", "no:cacheprovider", *plugins]
+    ended = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, str(tmp_path / "test_interrupted.py")],
+        cwd=ROOT,
+        env={name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")},
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert ended.returncode == pytest.ExitCode.INTERRUPTED
     assert archives(cache) == []

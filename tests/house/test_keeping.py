@@ -70,6 +70,20 @@ from tests._support import keeper
 keeper.start = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 """
 
+#: Writes down the places of workers. The second one is killed, and its replacement awaited.
+PLACES = """
+import os, pathlib, pytest, signal, threading
+
+@pytest.mark.parametrize("number", range(12))
+def test_that_has_a_place(number, request, tmp_path):
+    worker, place = (request.config.workerinput[name] for name in ("workerid", "place"))
+    pathlib.Path(__file__).with_name(f"{worker} {place}").touch()
+    if worker == "gw1":
+        os.kill(os.getpid(), signal.SIGKILL)
+    while worker == "gw0" and not list(pathlib.Path(__file__).parent.glob("gw2 *")):
+        threading.Event().wait(0.02)
+"""
+
 
 def wait_for(condition: object, what: str) -> None:
     """Wait until *condition()* is true."""
@@ -97,6 +111,21 @@ def test_nothing_outlives_a_worker_that_is_killed(tmp_path: pathlib.Path) -> Non
     os.kill(worker, signal.SIGKILL)
     wait_for(lambda: not exists(child), "the program outlives the worker that started it")
     assert controller.wait(SOON) != 0
+
+
+def test_a_worker_that_replaces_a_killed_one_takes_its_place(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "test_places.py").write_text(PLACES)
+    plugins = [f"-ptests._support.fixtures.{name}" for name in ("keeping", "cluster")]
+    options = ["-c", "/dev/null", "-p", "no:cacheprovider", *plugins, "-n", "2"]
+    ended = subprocess.run(
+        [sys.executable, "-c", PYTEST, *options, str(tmp_path / "test_places.py")],
+        cwd=ROOT,
+        env={name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")},
+        timeout=SOON,
+        check=False,
+    )
+    assert ended.returncode == pytest.ExitCode.TESTS_FAILED  # that of the worker that was killed
+    assert {each.name for each in tmp_path.glob("gw*")} == {"gw0 0", "gw1 1", "gw2 1"}
 
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends children so")
