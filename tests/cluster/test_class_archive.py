@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -181,6 +182,15 @@ def test_an_archive_that_cannot_be_made_does_no_harm(
     with KafkaCluster(**OPTIONS) as cluster:
         assert_serves(cluster)
     assert archives(cache) == []
+
+
+def test_an_archive_does_not_take_what_is_left_of_a_disk(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_archive, "_ROOM", shutil.disk_usage(cache).total + 1)
+    with KafkaCluster(**OPTIONS) as cluster:
+        assert_serves(cluster)
+    assert list(cache.glob("*.lock")) == archives(cache) == []
 
 
 # Several processes
