@@ -39,6 +39,14 @@ _PARENT_CHECK = 0.5
 
 _PR_SET_PDEATHSIG = 1
 
+#: After a power failure the file must not exist without its content.
+_RENAME = """
+import os, sys
+with open(sys.argv[1], "rb") as file:
+    os.fsync(file.fileno())
+os.replace(sys.argv[1], sys.argv[2])
+"""
+
 
 def _die_with_the_guard(guard: int) -> None:
     """Run in a new child, before exec: request SIGKILL from the kernel when the guard ends.
@@ -57,29 +65,44 @@ class _Making:
 
     The temporary name is always the same. So if the guard is killed, the next maker replaces the
     incomplete file. The lock is released when the guard ends, in whatever way.
+
+    If the child succeeds, a second one renames the file. It first waits for the disk, which may
+    take longer than the owner waits for an answer of the guard.
     """
 
     def __init__(self, child: subprocess.Popen[bytes], path: str, lock: int) -> None:
         self._child = child
         self._path = path
         self._lock = lock
+        self._renaming: subprocess.Popen[bytes] | None = None
 
-    @property
-    def ended(self) -> bool:
-        return self._child.returncode is not None
-
-    def finish(self) -> None:
-        """Rename the file if the child has succeeded, otherwise remove it."""
+    def advance(self, wait: bool) -> bool:
+        """Return whether the file has been renamed, or removed because the child has failed."""
+        if self._child.returncode is None:
+            return False
         partial = _partial(self._path)
         with contextlib.suppress(OSError):
-            if self._child.returncode == 0:
-                # After a power failure the file must not exist without its content.
-                with open(partial, "rb") as file:
-                    os.fsync(file.fileno())
-                os.replace(partial, self._path)
+            if self._renaming is None and self._child.returncode == 0:
+                self._renaming = self._rename(partial)
+        if self._renaming is not None:
+            if wait:
+                self._renaming.wait()
+            elif self._renaming.poll() is None:
+                return False
         with contextlib.suppress(OSError):
             os.unlink(partial)
         os.close(self._lock)
+        return True
+
+    def _rename(self, partial: str) -> subprocess.Popen[bytes]:
+        guard = os.getpid()
+        return subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _RENAME, partial, self._path],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            preexec_fn=lambda: _die_with_the_guard(guard),
+        )
 
 
 def _partial(path: str) -> str:
@@ -221,11 +244,10 @@ class Guard:
         options = os.WSTOPPED | os.WNOHANG | os.WNOWAIT
         return os.waitid(os.P_PID, pid, options) is not None
 
-    def _reap(self) -> None:
+    def _reap(self, wait: bool = False) -> None:
         for child in self._children.values():
             child.poll()
-        if self._making is not None and self._making.ended:
-            self._making.finish()
+        if self._making is not None and self._making.advance(wait):
             self._making = None
 
     def _clean_up(self) -> None:
@@ -233,7 +255,7 @@ class Guard:
             child.kill()
         for child in self._children.values():
             child.wait()
-        self._reap()
+        self._reap(wait=True)
         shutil.rmtree(self._directory, ignore_errors=True)
 
 

@@ -256,6 +256,30 @@ def test_an_incomplete_file_of_a_killed_guard_is_replaced(cache: Path, tmp_path:
     assert archives(cache) == [path]
 
 
+@linux
+def test_a_disk_that_is_slow_to_write_an_archive_does_not_stop_the_guard(
+    cache: Path, tmp_path: Path
+) -> None:
+    # A pipe in the place of the file: it cannot be opened before the other end is.
+    script = 'import os, sys; os.mkfifo(sys.argv[1].partition("=")[2])'
+    path, partial = cache / "an.jsa", cache / "an.jsa.partial"
+    with GuardedProcesses() as processes:
+        maker = processes.make([sys.executable, "-c", script], {}, path, tmp_path / "log")
+        assert maker is not None
+        assert processes.wait(maker, PATIENCE) == 0
+        guard = processes._guard.pid
+        deadline = time.monotonic() + PATIENCE
+        while not Path(f"/proc/{guard}/task/{guard}/children").read_text():
+            assert time.monotonic() < deadline
+            tick()
+        assert processes.poll(maker) == 0
+        with os.fdopen(os.open(partial, os.O_RDWR)):
+            while partial.exists():
+                assert time.monotonic() < deadline
+                tick()
+    assert archives(cache) == []
+
+
 # The end of a cluster
 
 
