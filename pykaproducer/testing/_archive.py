@@ -38,6 +38,7 @@ import contextlib
 import hashlib
 import logging
 import os
+import shutil
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -50,6 +51,9 @@ from pykaproducer.testing._processes import GuardedProcesses
 _KEPT_UNUSED = 30 * 24 * 3600.0
 #: Maximum time that a stop waits for the archive (seconds); on an idle machine it takes 4.
 _PATIENCE = 15.0
+#: Free space that the cache directory must have (bytes). An archive takes 65 MB. A broker that
+#: shares the disk would stop if the disk were full, even for a moment.
+_ROOM = 500_000_000
 #: Whether this process has waited.
 _waited = False
 
@@ -85,6 +89,8 @@ class ClassArchive:
         complete = self._list.with_suffix(".complete")
         # Only later starts need it.
         with contextlib.suppress(OSError, ClusterError):
+            if shutil.disk_usage(self._path.parent).free < _ROOM:
+                return
             # The running broker may have written only a part of the last line.
             complete.write_bytes(self._list.read_bytes().rpartition(b"\n")[0])
             _remove_unused(self._path.parent)

@@ -30,7 +30,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 #: Interval of checks that the owner is still the guard's parent (seconds). The end of the socket is
@@ -38,6 +38,14 @@ from typing import Any
 _PARENT_CHECK = 0.5
 
 _PR_SET_PDEATHSIG = 1
+
+#: After a power failure the file must not exist without its content.
+_RENAME = """
+import os, sys
+with open(sys.argv[1], "rb") as file:
+    os.fsync(file.fileno())
+os.replace(sys.argv[1], sys.argv[2])
+"""
 
 
 def _die_with_the_guard(guard: int) -> None:
@@ -57,29 +65,44 @@ class _Making:
 
     The temporary name is always the same. So if the guard is killed, the next maker replaces the
     incomplete file. The lock is released when the guard ends, in whatever way.
+
+    If the child succeeds, a second one renames the file. It first waits for the disk, which may
+    take longer than the owner waits for an answer of the guard.
     """
 
     def __init__(self, child: subprocess.Popen[bytes], path: str, lock: int) -> None:
         self._child = child
         self._path = path
         self._lock = lock
+        self._renaming: subprocess.Popen[bytes] | None = None
 
-    @property
-    def ended(self) -> bool:
-        return self._child.returncode is not None
-
-    def finish(self) -> None:
-        """Rename the file if the child has succeeded, otherwise remove it."""
+    def advance(self, wait: bool) -> bool:
+        """Return whether the file has been renamed, or removed because the child has failed."""
+        if self._child.returncode is None:
+            return False
         partial = _partial(self._path)
         with contextlib.suppress(OSError):
-            if self._child.returncode == 0:
-                # After a power failure the file must not exist without its content.
-                with open(partial, "rb") as file:
-                    os.fsync(file.fileno())
-                os.replace(partial, self._path)
+            if self._renaming is None and self._child.returncode == 0:
+                self._renaming = self._rename(partial)
+        if self._renaming is not None:
+            if wait:
+                self._renaming.wait()
+            elif self._renaming.poll() is None:
+                return False
         with contextlib.suppress(OSError):
             os.unlink(partial)
         os.close(self._lock)
+        return True
+
+    def _rename(self, partial: str) -> subprocess.Popen[bytes]:
+        guard = os.getpid()
+        return subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _RENAME, partial, self._path],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            preexec_fn=lambda: _die_with_the_guard(guard),
+        )
 
 
 def _partial(path: str) -> str:
@@ -103,8 +126,10 @@ def _try_lock(path: str) -> int | None:
 class Guard:
     """The state of the guard: its children, and the ports reserved for them."""
 
-    def __init__(self, owner: int) -> None:
+    def __init__(self, owner: int, signals: Sequence[int]) -> None:
         self._owner = owner
+        #: Those received that ask the guard to end.
+        self._signals = signals
         self._directory = tempfile.mkdtemp(prefix="pykaproducer-kafka-")
         self._children: dict[int, subprocess.Popen[bytes]] = {}
         self._making: _Making | None = None
@@ -123,7 +148,7 @@ class Guard:
         """Execute commands until the owner ends, then clean up."""
         try:
             pending = b""
-            while os.getppid() == self._owner:
+            while os.getppid() == self._owner and not self._signals:
                 if not select.select([channel], [], [], _PARENT_CHECK)[0]:
                     self._reap()
                     continue
@@ -219,11 +244,10 @@ class Guard:
         options = os.WSTOPPED | os.WNOHANG | os.WNOWAIT
         return os.waitid(os.P_PID, pid, options) is not None
 
-    def _reap(self) -> None:
+    def _reap(self, wait: bool = False) -> None:
         for child in self._children.values():
             child.poll()
-        if self._making is not None and self._making.ended:
-            self._making.finish()
+        if self._making is not None and self._making.advance(wait):
             self._making = None
 
     def _clean_up(self) -> None:
@@ -231,17 +255,18 @@ class Guard:
             child.kill()
         for child in self._children.values():
             child.wait()
-        self._reap()
+        self._reap(wait=True)
         shutil.rmtree(self._directory, ignore_errors=True)
 
 
 def main() -> None:
     """Run ``_guard.py OWNER``; standard input is the socket to the owner."""
-    # Clean up on signals that ask the guard to end.
+    # Clean up on signals that ask the guard to end. An exception could interrupt the clean-up.
+    signals: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, lambda *_: sys.exit(1))
+        signal.signal(number, lambda number, _: signals.append(number))
     with contextlib.closing(socket.socket(fileno=0)) as channel:
-        Guard(int(sys.argv[1])).serve(channel)
+        Guard(int(sys.argv[1]), signals).serve(channel)
 
 
 if __name__ == "__main__":

@@ -154,12 +154,14 @@ class KafkaCluster:
 
     def stop(self) -> None:
         """Kill the brokers and remove their data; no effect on a stopped cluster."""
+        # Another thread may stop the cluster at the same time.
+        processes, archive = self._processes, self._archive
         try:
-            if self._processes is not None and self._archive is not None:
-                self._archive.finish(self._processes)
+            if processes is not None and archive is not None:
+                archive.finish(processes)
         finally:
-            if self._processes is not None and self._processes.owned:
-                self._processes.end()
+            if processes is not None and processes.owned:
+                processes.end()
                 self._processes = None
 
     def __enter__(self) -> KafkaCluster:

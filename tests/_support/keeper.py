@@ -8,7 +8,12 @@ input until the controller of the run ends, by whatever cause (SIGKILL as well).
 process of the run, and removes the directories in its arguments.
 
 The guards of clusters (``pykaproducer/testing/_guard.py``) are not killed: they end by themselves,
-and remove the directories of their brokers first.
+and remove the directories of their brokers first. What a guard may still do:
+
+1. It starts a broker. 2. The run is killed, and the directories are removed. 3. The broker makes a
+file in its directory, with every missing parent. 4. The guard kills the broker.
+
+The directories are therefore removed again until the guards have ended.
 """
 
 from __future__ import annotations
@@ -21,14 +26,18 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 
 RUN = "PYKAPRODUCER_RUN"
 
+#: How long the guards may take to end (seconds).
+_PATIENCE = 30.0
 
-def processes_of(**environment: str) -> list[int]:
-    """Return the processes with these variables in their environment, except guards and this one.
 
-    Empty where there is no ``/proc``.
+def processes_of(*, guards: bool = False, **environment: str) -> list[int]:
+    """Return the processes with these variables in their environment, except this one.
+
+    Either the *guards* of clusters, or all others. Empty where there is no ``/proc``.
     """
     wanted = {f"{name}={value}".encode() for name, value in environment.items()}
     found = []
@@ -36,7 +45,8 @@ def processes_of(**environment: str) -> list[int]:
         with contextlib.suppress(OSError):
             if wanted <= set((entry / "environ").read_bytes().split(b"\0")):
                 arguments = (entry / "cmdline").read_bytes()
-                if int(entry.name) != os.getpid() and b"testing/_guard.py" not in arguments:
+                is_guard = b"testing/_guard.py" in arguments
+                if int(entry.name) != os.getpid() and is_guard == guards:
                     found.append(int(entry.name))
     return found
 
@@ -51,7 +61,7 @@ def kill(**environment: str) -> None:
 
 
 def start(run: str, *directories: str) -> subprocess.Popen[bytes]:
-    """Start the program for the run of this name; it ends when its standard input is closed."""
+    """Start the program for the run of this name; it ends when it gets a byte, or with us."""
     command = [sys.executable, "-I", "-S", __file__, run, *directories]
     # Ctrl-C in the terminal is for the run, which may need seconds to end.
     return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
@@ -64,8 +74,15 @@ def main(run: str, *directories: str) -> None:
     while os.getppid() == controller and not select.select([sys.stdin], [], [], 1.0)[0]:
         pass
     kill(**{RUN: run})
-    for directory in directories:
-        shutil.rmtree(directory, ignore_errors=True)
+    deadline = time.monotonic() + _PATIENCE
+    while time.monotonic() < deadline:
+        # A guard does not end before its owner, which may be the controller.
+        ending = os.getppid() != controller and processes_of(guards=True, **{RUN: run})
+        for directory in directories:
+            shutil.rmtree(directory, ignore_errors=True)
+        if not ending and not any(map(os.path.lexists, directories)):
+            return
+        select.select([], [], [], 0.1)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ import shutil
 import socket
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Client, Listener
@@ -30,6 +31,9 @@ from typing import Any
 
 from pykaproducer.testing import Broker, ClusterError, KafkaCluster
 from pykaproducer.testing._server import HOST
+
+#: How long the controller waits for starts that it has ended (seconds).
+_PATIENCE = 30.0
 
 
 @dataclass
@@ -117,24 +121,36 @@ class Controller:
         self._makers = makers
         self._size = processes
         self._locks = {name: threading.Lock() for name in makers}
+        #: Including those that start.
         self._running: dict[str, KafkaCluster] = {}
         self._descriptions: dict[str, Description] = {}
         self._directory = tempfile.mkdtemp(prefix="pykaproducer-run-")
         self.address = str(Path(self._directory) / "services")
         self._listener = Listener(self.address, "AF_UNIX")
         self._closing = False
+        self._answering: list[threading.Thread] = []
         self._thread = threading.Thread(target=self._serve, name="services", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """End all clusters and the thread."""
+        """End all clusters and the threads."""
         self._closing = True
         Client(self.address, "AF_UNIX").close()
         self._thread.join()
         self._listener.close()
-        for cluster in self._running.values():
-            cluster.stop()
+        deadline = time.monotonic() + _PATIENCE
+        for thread in self._answering:
+            # A cluster that another thread is starting fails at its next step. It may not have
+            # taken the first one.
+            while thread.is_alive() and time.monotonic() < deadline:
+                self._stop()
+                thread.join(0.1)
+        self._stop()
         shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _stop(self) -> None:
+        for cluster in list(self._running.values()):
+            cluster.stop()
 
     def _serve(self) -> None:
         while True:
@@ -142,7 +158,9 @@ class Controller:
             if self._closing:
                 connection.close()
                 return
-            threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
+            thread = threading.Thread(target=self._answer, args=(connection,), daemon=True)
+            self._answering.append(thread)
+            thread.start()
 
     def _answer(self, connection: Any) -> None:
         with connection:
@@ -156,8 +174,10 @@ class Controller:
                 connection.send(error)
 
     def _start(self, name: str) -> None:
-        self._running[name] = self._makers[name](self._size).start()
-        self._descriptions[name] = _describe(self._running[name])
+        if self._closing:
+            raise ClusterError("the run has ended")
+        self._running[name] = self._makers[name](self._size)
+        self._descriptions[name] = _describe(self._running[name].start())
 
 
 def ask(address: str, name: str) -> Description:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from tests._support.pairs import partly
 from tests._support.programs import exists
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
-
+ROOT = Path(__file__).parents[2]
 #: How long a test waits for what must happen, in seconds; only a hang takes as long.
 PATIENCE = 300.0
 #: The options of each cluster here.
@@ -183,6 +184,15 @@ def test_an_archive_that_cannot_be_made_does_no_harm(
     assert archives(cache) == []
 
 
+def test_an_archive_does_not_take_what_is_left_of_a_disk(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_archive, "_ROOM", shutil.disk_usage(cache).total + 1)
+    with KafkaCluster(**OPTIONS) as cluster:
+        assert_serves(cluster)
+    assert list(cache.glob("*.lock")) == archives(cache) == []
+
+
 # Several processes
 
 
@@ -246,6 +256,30 @@ def test_an_incomplete_file_of_a_killed_guard_is_replaced(cache: Path, tmp_path:
     assert archives(cache) == [path]
 
 
+@linux
+def test_a_disk_that_is_slow_to_write_an_archive_does_not_stop_the_guard(
+    cache: Path, tmp_path: Path
+) -> None:
+    # A pipe in the place of the file: it cannot be opened before the other end is.
+    script = 'import os, sys; os.mkfifo(sys.argv[1].partition("=")[2])'
+    path, partial = cache / "an.jsa", cache / "an.jsa.partial"
+    with GuardedProcesses() as processes:
+        maker = processes.make([sys.executable, "-c", script], {}, path, tmp_path / "log")
+        assert maker is not None
+        assert processes.wait(maker, PATIENCE) == 0
+        guard = processes._guard.pid
+        deadline = time.monotonic() + PATIENCE
+        while not Path(f"/proc/{guard}/task/{guard}/children").read_text():
+            assert time.monotonic() < deadline
+            tick()
+        assert processes.poll(maker) == 0
+        with os.fdopen(os.open(partial, os.O_RDWR)):
+            while partial.exists():
+                assert time.monotonic() < deadline
+                tick()
+    assert archives(cache) == []
+
+
 # The end of a cluster
 
 
@@ -259,4 +293,31 @@ def test_a_cluster_that_ends_with_an_error_does_not_wait(
     monkeypatch.setattr(ClassArchive, "finish", wait)
     with pytest.raises(KeyboardInterrupt), KafkaCluster(**OPTIONS):
         raise KeyboardInterrupt
+    assert archives(cache) == []
+
+
+@pytest.mark.full
+@linux
+def test_a_run_of_tests_that_is_interrupted_does_not_wait(cache: Path, tmp_path: Path) -> None:
+    script = """
+        import os, signal
+        from pykaproducer.testing import _archive
+
+        _archive._PATIENCE = 600.0
+
+        def test_that_is_interrupted(own_cluster):
+            os.kill(own_cluster._archive._maker, signal.SIGSTOP)
+            raise KeyboardInterrupt
+    """
+    (tmp_path / "test_interrupted.py").write_text(textwrap.dedent(script))
+    plugins = [f"-ptests._support.fixtures.{name}" for name in ("keeping", "cluster")]
+    options = ["-c", "/dev/null", "-p", "no:cacheprovider", *plugins]
+    ended = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, str(tmp_path / "test_interrupted.py")],
+        cwd=ROOT,
+        env={name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")},
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert ended.returncode == pytest.ExitCode.INTERRUPTED
     assert archives(cache) == []

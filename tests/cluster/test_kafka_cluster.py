@@ -12,6 +12,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from pykaproducer.testing._messages import ProduceRequest
 from pykaproducer.testing._processes import GuardedProcesses, tick
 from tests._support.messages import FetchRequest
 from tests._support.programs import exists
+from tests._support.services import Controller, ask
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
 
@@ -541,6 +543,30 @@ def test_the_brokers_end_with_their_guard(temporary: Path) -> None:
     finally:
         cluster.stop()
     assert list(temporary.iterdir()) == []
+
+
+def test_a_run_that_ends_while_it_starts_a_cluster_leaves_none(temporary: Path) -> None:
+    starting = KafkaCluster(fast_start=True)
+    controller = Controller({"one": lambda _: starting}, 1)
+    with ThreadPoolExecutor(1) as asking:
+        answer = asking.submit(ask, controller.address, "one")
+        while not (starting._brokers and starting._brokers[0].pid):
+            tick()
+        # It is not ready before the run ends.
+        os.kill(starting._brokers[0].pid, signal.SIGSTOP)
+        controller.close()
+        left = list(temporary.iterdir())
+        assert isinstance(answer.exception(), ClusterError)
+    assert left == []
+
+
+def test_a_guard_removes_the_directory_however_often_it_is_asked_to_end(temporary: Path) -> None:
+    with GuardedProcesses() as processes:
+        for number in range(3000):
+            (processes.directory / str(number)).touch()
+        while processes._guard.poll() is None:
+            os.kill(processes._guard.pid, signal.SIGTERM)
+        assert list(temporary.iterdir()) == []
 
 
 def test_ctrl_c_in_the_terminal_is_the_owners_alone(one: KafkaCluster) -> None:
