@@ -1,4 +1,4 @@
-"""Plays scenarios of transactions with confluent-kafka and with the drop-in, and compares them."""
+"""Makes the same calls to confluent-kafka and to the drop-in, and compares what they do."""
 
 from __future__ import annotations
 
@@ -19,10 +19,20 @@ from .helper import SOON
 
 _numbers = itertools.count(1)
 
+LIBRARIES: tuple[Any, ...] = (confluent_kafka, confluent)
 #: What a step did: "fine", the name of an exception, or the name of a code and the flags set.
 Step = str
 #: The steps of confluent-kafka, and of the drop-in.
 Differences = dict[str, tuple[Step, Step]]
+
+
+def outcome(call: Callable[..., object], *arguments: Any, **named: Any) -> Step:
+    """Make a call, and return what it does."""
+    try:
+        call(*arguments, **named)
+    except Exception as raised:
+        return outcome_of(raised)
+    return "fine"
 
 
 class Play:
@@ -79,11 +89,7 @@ class Play:
     def step(self, name: str, call: Callable[..., object], *arguments: Any) -> None:
         """Make a call, and record what it does."""
         assert name not in self.steps
-        self.steps[name] = "fine"
-        try:
-            call(*arguments)
-        except Exception as raised:
-            self.steps[name] = outcome_of(raised)
+        self.steps[name] = outcome(call, *arguments)
 
     def end(self) -> None:
         """Close the producers, however they are."""
@@ -108,7 +114,7 @@ class Stage:
         *differs* has what both do, so that a difference that disappears is noticed, too.
         """
         found = []
-        for library in (confluent_kafka, confluent):
+        for library in LIBRARIES:
             topic = f"{self._topic}-{library.__name__}"
             self._cluster.create_topic(topic, config={"max.message.bytes": "2000"})
             play = Play(library, self._cluster, self._proxy, topic)
