@@ -42,6 +42,38 @@ FORKING_HANDLER = textwrap.dedent(
     """
 )
 
+#: Start of a script whose main thread is interrupted at random moments. The last argument of the
+#: script is a seed.
+INTERRUPTS = textwrap.dedent(
+    """
+    import random, signal, sys
+
+    chance, armed, struck = random.Random(int(sys.argv[-1])), False, 0
+
+    def strike(number, frame):
+        global struck
+        if armed:
+            struck += 1
+            raise KeyboardInterrupt
+
+    def interrupt(operation, *arguments, within=2e-3):
+        "Make a call, and return whether it has ended before the interrupt."
+        global armed
+        try:
+            try:
+                armed = True
+                signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-6, within))
+                operation(*arguments)
+            finally:
+                armed = False
+        except KeyboardInterrupt:
+            return False
+        return True
+
+    signal.signal(signal.SIGALRM, strike)
+    """
+)
+
 
 def run(script: str, *arguments: str, timeout: float = PATIENCE, code: int = 0) -> str:
     """Return the output of the script, which must end by itself, with the exit *code*."""
