@@ -83,13 +83,3 @@ def test_a_cluster_that_does_not_respond_is_a_kafka_timeout() -> None:
     with pytest.raises(kafka.errors.IllegalStateError, match=r"init_transactions\(\) is under way"):
         producer.begin_transaction()
     producer.close(timeout=0)
-
-
-def test_a_timeout_above_the_brokers_is_kafka_python_s_class(
-    make: Callable[..., KafkaProducer],
-) -> None:
-    producer = make(transaction_timeout_ms=2**31 - 1)
-    with pytest.raises(
-        kafka.errors.InvalidTransactionTimeoutError, match=r"transaction\.max\.timeout\.ms"
-    ):
-        producer.init_transactions()

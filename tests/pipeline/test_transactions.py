@@ -20,6 +20,7 @@ from pykaproducer._wire.messages import ApiKey
 from pykaproducer.errors import (
     CommitOutcome,
     DeliveryError,
+    DeliveryTimeoutError,
     ProducerBrokenError,
     ProducerClosedError,
     TransactionAbortableError,
@@ -218,9 +219,11 @@ def test_a_batch_with_an_expired_message_is_not_split(
         committing = Call(producer.commit_transaction)
         held.wait_until_held()
         clock.jump(3)
-        assert isinstance(outcome(late), DeliveryError)
+        assert isinstance(outcome(late), DeliveryTimeoutError)
         held.release()
-        assert isinstance(committing.error(), TransactionAbortableError)
+        error = committing.error()
+        assert isinstance(error, TransactionAbortableError)
+        assert isinstance(error.__cause__, DeliveryTimeoutError)
         assert all(isinstance(each, TransactionAbortedError) for each in outcomes(others))
         producer.abort_transaction()
     assert committed(cluster) == []
@@ -418,18 +421,6 @@ def test_the_transaction_times_out_while_its_messages_are_sent(
         held.release()
         producer.abort_transaction()
     assert committed(cluster) == []
-
-
-def test_another_id_between_transactions(cluster: ScriptedCluster, clock: FakeClock) -> None:
-    with transactional(cluster, clock) as producer:
-        send(producer, [b"first"])
-        producer.commit_transaction()
-        producer.init_transactions(transactional_id="other")
-        producer.begin_transaction()
-        send(producer, [b"second"])
-        producer.commit_transaction()
-        assert cluster.transaction_state("other") == "CompleteCommit"
-    assert committed(cluster) == [b"first", b"second"]
 
 
 def test_a_callback_that_sends_after_a_commit_is_refused(

@@ -19,7 +19,7 @@ from pykaproducer.errors import (
     TransactionAbortedError,
 )
 from pykaproducer.testing import ScriptedCluster
-from pykaproducer.testing.scripted import Drop, Refuse, proceed
+from pykaproducer.testing.scripted import Refuse, proceed
 from tests.pipeline.helper import SOON
 
 from .scripted_helper import (
@@ -171,14 +171,6 @@ def test_a_batch_whose_older_one_is_on_its_way_waits_for_it(scripted: ScriptedCl
         scripted.next("produce", Refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER))
         two_batches(producer)
     assert values(scripted) == [b"1", b"2"]
-
-
-def test_a_lost_answer_doubles_nothing(scripted: ScriptedCluster) -> None:
-    with producer_of(scripted) as producer:
-        begun(producer)
-        scripted.next("produce", Drop(appended=True), Drop())
-        send_and_commit(producer)
-    assert values(scripted) == values(scripted, committed=False) == [b"value"]
 
 
 def test_the_status_of_messages_whose_transaction_failed(scripted: ScriptedCluster) -> None:

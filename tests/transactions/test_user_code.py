@@ -44,7 +44,11 @@ class Attempts:
             with pytest.raises(CallbackThreadError) as raised:
                 call(self.producer)
             method, _, text = str(raised.value).partition("()")
-            assert text.startswith(" was called from a ")
+            assert text == (
+                " was called from a callback, partitioner, serializer or interceptor; the "
+                "transaction of a message must not change while they handle it; make the call "
+                "elsewhere, after send() has returned"
+            )
             assert name.partition(",")[0] in (method, "transaction")  # a block begins one
         self.refused += 1
 
