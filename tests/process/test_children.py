@@ -1,30 +1,24 @@
 """Children of ``multiprocessing``, by every start method: unflushed messages are delivered.
 
 They run no exit hooks of the interpreter; ``os._exit`` and an unhandled SIGTERM lose unflushed
-messages. Each test is a separate program, with its children in a session that ends with it.
+messages. Each test is a separate program.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
 import pathlib
-import signal
-import subprocess
-import sys
 import textwrap
 
 import pytest
 
 from pykaproducer.testing import KafkaCluster
+from tests._support.programs import run_module
 from tests.cluster.readback import read_log
-
-#: Far more than a program here takes (seconds).
-SOON = 60
 
 METHODS = ["fork", "spawn", "forkserver"]
 
-PROLOGUE = """
+PROLOGUE = textwrap.dedent(
+    """
     import multiprocessing, os, sys, threading
     from pykaproducer import Producer
 
@@ -45,26 +39,12 @@ PROLOGUE = """
             child.join(30)
             assert child.exitcode == code, child
     """
+)
 
 
 def run(directory: pathlib.Path, script: str, *arguments: str) -> str:
-    """Return the program's standard error; it must end by itself, successfully."""
-    file = directory / "program.py"  # a module that a new interpreter can import
-    file.write_text(textwrap.dedent(PROLOGUE) + textwrap.dedent(script))
-    with subprocess.Popen(
-        [sys.executable, str(file), *arguments],
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(path or "." for path in sys.path)},
-        start_new_session=True,
-    ) as program:
-        try:
-            _, err = program.communicate(timeout=SOON)
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(program.pid, signal.SIGKILL)
-    assert program.returncode == 0, err
-    return err
+    """Return what the program writes to standard error."""
+    return run_module(directory, PROLOGUE + textwrap.dedent(script), *arguments)
 
 
 def assert_delivered(cluster: KafkaCluster, topic: str, counts: dict[bytes, int]) -> None:
@@ -185,3 +165,29 @@ def test_a_child_that_fails_delivers(
     err = run(tmp_path, script, "fork", cluster.bootstrap_servers, topic)
     assert err.endswith("LookupError: a mistake of the user\n") == (code == 1)
     assert_delivered(cluster, topic, {b"child": 100})
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_child_with_an_idle_executor_ends(tmp_path: pathlib.Path, method: str) -> None:
+    """Only the shutdown of the interpreter ends the threads of the executor."""
+    script = """
+        import concurrent.futures, multiprocessing, sys
+        from pykaproducer import Producer
+
+        def with_an_executor():
+            global executor, producer
+            executor = concurrent.futures.ThreadPoolExecutor(2)
+            executor.submit(int).result()
+            producer = Producer(bootstrap_servers="127.0.0.1:1", exit_flush_timeout_ms=1)
+            producer.send("t", b"1")
+
+        if __name__ == "__main__":
+            child = multiprocessing.get_context(sys.argv[1]).Process(target=with_an_executor)
+            child.start()
+            child.join(30)
+            if child.is_alive():
+                child.kill()
+                child.join()
+            sys.exit(child.exitcode != 0)
+        """
+    run_module(tmp_path, script, method)
