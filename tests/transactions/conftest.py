@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from pykaproducer.testing import FakeClock, FaultProxy, KafkaCluster, ScriptedCluster
+from pykaproducer.testing import FakeClock, ScriptedCluster
 from pykaproducer.testing._processes import tick
-from tests._support.fixtures.cluster import FEATURES, PROPERTIES, proxied
-from tests.transactions.helper import PATIENCE, Kafka
+from tests._support.fixtures.cluster import FEATURES, proxied
+from tests.transactions.helper import PATIENCE, Kafka, own_broker
 
 
 @pytest.fixture(scope="session", params=[pytest.param("TV1", marks=pytest.mark.full), "TV2"])
@@ -23,16 +23,8 @@ def kafka(request: pytest.FixtureRequest) -> Iterator[Kafka]:
 @pytest.fixture(scope="module", params=[pytest.param("TV1", marks=pytest.mark.full), "TV2"])
 def own_kafka(request: pytest.FixtureRequest) -> Iterator[Kafka]:
     """Yield a broker of this process; a test that stops it must restore it."""
-    with (
-        FaultProxy() as proxy,
-        KafkaCluster(
-            properties=PROPERTIES,
-            features=FEATURES[request.param],
-            proxies=[proxy],
-            fast_start=True,
-        ) as cluster,
-    ):
-        yield Kafka(cluster, proxy, request.param)
+    with own_broker(request.param) as started:
+        yield started
 
 
 @pytest.fixture

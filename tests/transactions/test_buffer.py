@@ -18,7 +18,7 @@ from pykaproducer.errors import (
     TransactionTimeoutError,
 )
 from pykaproducer.testing._processes import tick
-from tests.transactions.helper import PATIENCE, Kafka
+from tests.transactions.helper import PATIENCE, Kafka, in_thread
 
 SETTINGS: dict[str, Any] = {
     "proxied": True,
@@ -117,21 +117,12 @@ def test_a_block_that_is_cut_by_a_commit_spoils_it(kafka: Kafka, topic: str) -> 
         kafka.proxy.black_hole()
         try:
             sender = Sender(producer, lambda: producer.send_many(topic, [bytes(10_000)] * 10))
-            errors: list[BaseException] = []
-
-            def commit() -> None:
-                try:
-                    producer.commit_transaction(PATIENCE)
-                except TransactionError as error:
-                    errors.append(error)
-
-            committing = threading.Thread(target=commit)
-            committing.start()
+            committing, ended = in_thread(lambda: producer.commit_transaction(PATIENCE))
             sender.join(PATIENCE)
             committing.join(PATIENCE)
         finally:
             kafka.proxy.restore()
-        (error,) = errors
+        (error,) = ended
         assert isinstance(error, TransactionAbortableError)
         failures = sender.result.exception(PATIENCE)
         assert isinstance(failures.metadata.failed[-1][1], TransactionError)

@@ -15,7 +15,7 @@ from pykaproducer.errors import (
 )
 from pykaproducer.testing._processes import tick
 from tests._support.programs import run
-from tests.transactions.helper import BOTH, PATIENCE, SHORT_MS, Kafka, calls_of
+from tests.transactions.helper import BOTH, PATIENCE, SHORT_MS, Kafka, calls_of, in_thread
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -187,25 +187,19 @@ def test_what_close_leaves_to_the_coordinator(
         producer.send(topic, b"written", partition=partition).result(PATIENCE)
         return producer
 
-    def commit() -> None:
-        with pytest.raises(ProducerClosedError) as raised:
-            committed.commit_transaction(PATIENCE)
-        reported.append(str(raised.value))
-
-    reported: list[str] = []
     aborted, unreachable, committed = (written(partition) for partition in range(3))
     aborted.abort()
     kafka.proxy.black_hole()
     unreachable.close(0.2)
-    committing = threading.Thread(target=commit)
-    committing.start()
+    committing, ended = in_thread(lambda: committed.commit_transaction(PATIENCE))
     while committed._refused is None:  # until the commit has begun
         committing.join(0.01)
     committed.close(0)
     committing.join(PATIENCE)
     kafka.proxy.restore()
-    (text,) = reported  # it does not hang
-    assert text.startswith("commit_transaction(): the producer was closed")
+    (error,) = ended  # it does not hang
+    assert isinstance(error, ProducerClosedError)
+    assert str(error).startswith("commit_transaction(): the producer was closed")
     left = [line for line in warnings(caplog) if "a transaction is left open" in line]
     assert len(left) >= 2
     assert all("its coordinator aborts it" in line for line in left)
