@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -22,10 +21,10 @@ from pykaproducer.errors import (
 )
 from pykaproducer.testing import FakeClock, ScriptedCluster
 from pykaproducer.testing.scripted import Action, Drop, Refuse, proceed
+from tests._support.threads import Call
 
 from .helper import (
     FAST,
-    SOON,
     Amend,
     Held,
     attempts,
@@ -391,15 +390,10 @@ def test_a_coordinator_that_is_not_reachable_is_tried_with_backoff(
 
         monkeypatch.setattr(Coordinator, "next_address", next_address)
 
-        def initialize() -> None:
-            with pytest.raises(ProducerClosedError):
-                producer.init_transactions()
-
-        call = threading.Thread(target=initialize)
-        call.start()
+        call = Call(producer.init_transactions)
         until(lambda: len(times) >= 4 or clock.jump(0.5) or False)
         producer.abort()
-        call.join(SOON)
+        assert isinstance(call.error(), ProducerClosedError)
     assert min(later - at for at, later in itertools.pairwise(times)) > 5
 
 

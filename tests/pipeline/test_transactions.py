@@ -32,6 +32,7 @@ from pykaproducer.errors import (
 from pykaproducer.interceptors import ProducerRecord
 from pykaproducer.testing import FakeClock, ScriptedCluster
 from pykaproducer.testing.scripted import Drop, Refuse
+from tests._support.threads import Call
 
 from .helper import (
     FAST,
@@ -70,28 +71,6 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[ScriptedCluster]:
 @pytest.fixture
 def clock() -> FakeClock:
     return FakeClock()
-
-
-class Call(threading.Thread):
-    """A call in a thread of its own."""
-
-    def __init__(self, call: Callable[[], object]) -> None:
-        super().__init__(daemon=True)
-        self._call = call
-        self._error: BaseException | None = None
-        self.start()
-
-    def run(self) -> None:
-        try:
-            self._call()
-        except Exception as error:
-            self._error = error
-
-    def error(self) -> Any:
-        """Wait for the end of the call, and return the error that it has raised."""
-        self.join(SOON)
-        assert not self.is_alive(), "the call has not ended"
-        return self._error
 
 
 def committed(cluster: ScriptedCluster, partition: int = 0) -> list[bytes | None]:

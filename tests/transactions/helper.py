@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -79,23 +78,6 @@ def begun(producer: Producer) -> Producer:
     producer.init_transactions(PATIENCE)
     producer.begin_transaction()
     return producer
-
-
-def in_thread(work: Callable[[], object]) -> tuple[threading.Thread, list[BaseException | None]]:
-    """Start *work*; return the thread and a list that gets its error, or None."""
-    ended: list[BaseException | None] = []
-
-    def run() -> None:
-        try:
-            work()
-        except BaseException as error:
-            ended.append(error)
-        else:
-            ended.append(None)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    return thread, ended
 
 
 def calls_of(producer: Producer) -> ControlCalls:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import pickle
-import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -27,6 +27,7 @@ from pykaproducer._wire.messages import decode_api_versions
 from pykaproducer.testing import ScriptedCluster
 from pykaproducer.testing.scripted import Hold
 from pykaproducer.transaction_control import CommittedOffset
+from tests._support.threads import Call
 from tests.transactions.bounds import PollingClock, scripted_control
 from tests.transactions.helper import BOTH, PATIENCE, Kafka
 from tests.transactions.scripted_helper import NAME, producer_of
@@ -230,24 +231,23 @@ def test_one_bootstrap_server_suffices(kafka: Kafka) -> None:
 def test_a_silent_bootstrap_server_is_not_waited_for() -> None:
     """After a second another one is tried, long before the first attempt is given up."""
     clock = PollingClock()
-    found: list[Any] = []
 
-    def ask(control: TransactionControl) -> None:
-        found.append(control.list(timeout=100.0))
+    def ask(control: TransactionControl) -> Any:
+        found = control.list(timeout=100.0)
         # If the server that answers was tried first, perhaps nothing had to be waited for.
         clock.polls.set()
+        return found
 
     with ScriptedCluster(2) as scripted:
         scripted.stop(0, silently=True)
-        for number in range(6):  # they are tried in any order
+        for _ in range(6):  # they are tried in any order
             with scripted_control(scripted, clock) as control:
                 clock.polls.clear()
-                thread = threading.Thread(target=ask, args=[control])
-                thread.start()
+                asking = Call(functools.partial(ask, control))
                 assert clock.polls.wait(PATIENCE)
                 clock.jump(1.0)
-                thread.join(PATIENCE)
-                assert found == [()] * (number + 1)
+                assert asking.error() is None
+                assert asking.result == ()
 
 
 def test_max_block_ms_is_the_default() -> None:
@@ -293,22 +293,12 @@ def test_two_threads() -> None:
     clock = PollingClock()
     with ScriptedCluster() as scripted, scripted_control(scripted, clock) as control:
         scripted.stop(0, silently=True)
-        errors: list[BaseException] = []
-
-        def wait() -> None:
-            try:
-                control.list(timeout=5.0)
-            except TransactionTimeoutError as error:
-                errors.append(error)
-
-        thread = threading.Thread(target=wait)
-        thread.start()
+        waiting = Call(lambda: control.list(timeout=5.0))
         assert clock.polls.wait(PATIENCE)
         with pytest.raises(TransactionStateError, match="another thread is using this Trans"):
             control.list()
         clock.jump(5.0)
-        thread.join(PATIENCE)
-        assert len(errors) == 1
+        assert isinstance(waiting.error(), TransactionTimeoutError)
         scripted.start(0)
         assert control.list() == ()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import pickle
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -28,6 +27,7 @@ from pykaproducer.testing._processes import tick
 from tests._support.fixtures.cluster import FEATURES
 from tests._support.pairs import pairwise
 from tests._support.programs import run
+from tests._support.threads import Call
 from tests.transactions.helper import BOTH, PATIENCE, SHORT_MS, Kafka, calls_of
 
 END_TXN = 26
@@ -198,12 +198,11 @@ def test_close_reports_one_whose_caller_has_given_up(
         with pytest.raises(TransactionTimeoutError):
             producer.prepare_transaction(0.2)
         calls = calls_of(producer)
-        closing = threading.Thread(target=producer.close)
-        closing.start()
+        closing = Call(producer.close)
         while not calls.are_closing:
             tick()
         kafka.proxy.restore()
-        closing.join(PATIENCE)
+        assert closing.error() is None
     text = "prepare_transaction() did not return its transaction; a transaction is left open"
     assert text in caplog.text
     assert control.fence([topic]) == (topic,)
