@@ -310,7 +310,7 @@ def test_callbacks_are_served_by_the_calls(stage: Stage) -> None:
 
         for number in range(3):
             producer.produce(play.topic, b"%d" % number, on_delivery=report)
-        play.step("commit", producer.commit_transaction, None)
+        play.step("commit", producer.commit_transaction, SOON)
         play.steps["served by it"] = str(served)
         served.clear()
         play.step("begin", producer.begin_transaction)
