@@ -69,6 +69,14 @@ class World:
                 return answer
             assert time.monotonic() < deadline, answer
 
+    def _sender(self, producer: Producer, prefix: str = "") -> dict[str, Any]:
+        """Return the fields that say whose request it is."""
+        return {
+            f"{prefix}transactional_id": self.name,
+            f"{prefix}producer_id": producer[0],
+            f"{prefix}producer_epoch": producer[1],
+        }
+
     def find(self) -> None:
         """Wait until there are coordinators. The first request creates the topics of their logs."""
         for kind in (0, 1):
@@ -123,16 +131,11 @@ class World:
         return f"{found.error_code}" + (f" @{found.base_offset}" if not found.error_code else "")
 
     def add(self, producer: Producer, *partitions: int, version: int = 3, topic: str = "") -> Any:
-        prefix = "v3_and_below_"
         kind = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
         request = AddPartitionsToTxnRequest(
             version=version,
-            **{
-                f"{prefix}transactional_id": self.name,
-                f"{prefix}producer_id": producer[0],
-                f"{prefix}producer_epoch": producer[1],
-                f"{prefix}topics": [kind(name=topic or self.topic, partitions=list(partitions))],
-            },
+            **self._sender(producer, "v3_and_below_"),
+            v3_and_below_topics=[kind(name=topic or self.topic, partitions=list(partitions))],
         )
 
         def codes(answer: Any) -> list[int]:
@@ -150,9 +153,7 @@ class World:
     def add_group(self, producer: Producer, group: str, version: int = 4) -> str:
         request = AddOffsetsToTxnRequest(
             version=version,
-            transactional_id=self.name,
-            producer_id=producer[0],
-            producer_epoch=producer[1],
+            **self._sender(producer),
             group_id=group,
         )
         return str(self.ask(request, lambda answer: [answer.error_code]).error_code)
@@ -175,10 +176,8 @@ class World:
         )
         request = TxnOffsetCommitRequest(
             version=version or (5 if self.protocol == 2 else 4),
-            transactional_id=self.name,
             group_id=group,
-            producer_id=producer[0],
-            producer_epoch=producer[1],
+            **self._sender(producer),
             generation_id=generation,
             topics=[kind(name=topic or self.topic, partitions=[one])],
         )
@@ -204,9 +203,7 @@ class World:
     ) -> Any:
         request = EndTxnRequest(
             version=version or (5 if self.protocol == 2 else 4),
-            transactional_id=self.name,
-            producer_id=producer[0],
-            producer_epoch=producer[1],
+            **self._sender(producer),
             committed=commit,
         )
         return self.ask(request, lambda answer: [answer.error_code], once)

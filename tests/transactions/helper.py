@@ -51,6 +51,15 @@ class Kafka:
         """Return a producer in a transaction."""
         return begun(self.producer(**settings))
 
+    @contextmanager
+    def silent(self) -> Iterator[None]:
+        """Let nothing pass the proxy."""
+        self.proxy.black_hole()
+        try:
+            yield
+        finally:
+            self.proxy.restore()
+
     def committed(self, topic: str) -> list[bytes]:
         """Return what a reader of committed messages sees, once no transaction is open."""
         return read(self.cluster.bootstrap_servers, topic, "read_committed")

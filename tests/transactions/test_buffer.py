@@ -58,16 +58,13 @@ def test_a_message_does_not_wait_into_the_next_transaction(
             go_on.wait(PATIENCE)
 
         monkeypatch.setattr(producer, "_wait_for_space", wait_long)
-        kafka.proxy.black_hole()
-        try:
+        with kafka.silent():
             full = [producer.send(topic, bytes(10_000), partition=0) for _ in range(4)]
             if block:
                 sender = waiting(producer, lambda: producer.send_many(topic, [bytes(10_000)] * 2))
             else:
                 sender = waiting(producer, lambda: producer.send(topic, bytes(10_000)))
             assert sender.is_alive()
-        finally:
-            kafka.proxy.restore()
         producer.abort_transaction(PATIENCE)
         producer.begin_transaction()
         go_on.set()
@@ -83,14 +80,11 @@ def test_a_message_does_not_wait_into_the_next_transaction(
 def test_a_block_whose_transaction_ends_while_it_waits(kafka: Kafka, topic: str) -> None:
     """Accepted rows have their outcome; for the others the handle raises."""
     with begun(kafka, topic) as producer:
-        kafka.proxy.black_hole()
-        try:
+        with kafka.silent():
             sender = waiting(producer, lambda: producer.send_many(topic, [bytes(10_000)] * 10))
             with pytest.raises(TransactionTimeoutError):
                 producer.abort_transaction(0)
             assert sender.error() is None
-        finally:
-            kafka.proxy.restore()
         assert isinstance(sender.result, BlockDelivery)
         failures = sender.result.exception(PATIENCE)
         assert failures is not None
@@ -104,14 +98,11 @@ def test_a_block_whose_transaction_ends_while_it_waits(kafka: Kafka, topic: str)
 
 def test_a_block_that_is_cut_by_a_commit_spoils_it(kafka: Kafka, topic: str) -> None:
     with begun(kafka, topic) as producer:
-        kafka.proxy.black_hole()
-        try:
+        with kafka.silent():
             sender = waiting(producer, lambda: producer.send_many(topic, [bytes(10_000)] * 10))
             committing = Call(lambda: producer.commit_transaction(PATIENCE))
             assert sender.error() is None
             assert isinstance(committing.error(), TransactionAbortableError)
-        finally:
-            kafka.proxy.restore()
         failures = sender.result.exception(PATIENCE)
         assert isinstance(failures.metadata.failed[-1][1], TransactionError)
         producer.abort_transaction(PATIENCE)

@@ -37,7 +37,7 @@ def test_many_batches_of_which_some_are_lost_or_slow(
     kafka: Kafka, topic: str, where: Cut | None
 ) -> None:
     kept = []
-    with kafka.producer(proxied=True, batch_size=500) as producer:
+    with kafka.producer(proxied=True, batch_size=500, compression_type="lz4") as producer:
         producer.init_transactions()
         for n in range(6):
             if where is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import methodcaller
 from typing import Any
 
 import pytest
@@ -14,19 +15,16 @@ from pykaproducer.interceptors import Interceptor
 from pykaproducer.testing import MockProducer
 from tests.transactions.helper import PATIENCE, Kafka
 
+OFFSETS = {TopicPartition("input", 0): 1}
 CALLS: dict[str, Callable[[Producer], object]] = {
-    "init_transactions": lambda producer: producer.init_transactions(),
-    "init_transactions, another id": lambda producer: producer.init_transactions(
-        transactional_id="other"
-    ),
+    "init_transactions": Producer.init_transactions,
+    "init_transactions, another id": methodcaller("init_transactions", transactional_id="other"),
     "transaction": lambda producer: producer.transaction().__enter__(),
-    "begin_transaction": lambda producer: producer.begin_transaction(),
-    "send_offsets_to_transaction": lambda producer: producer.send_offsets_to_transaction(
-        {TopicPartition("input", 0): 1}, "group"
-    ),
-    "commit_transaction": lambda producer: producer.commit_transaction(),
-    "prepare_transaction": lambda producer: producer.prepare_transaction(),
-    "abort_transaction": lambda producer: producer.abort_transaction(),
+    "begin_transaction": Producer.begin_transaction,
+    "send_offsets_to_transaction": methodcaller("send_offsets_to_transaction", OFFSETS, "group"),
+    "commit_transaction": Producer.commit_transaction,
+    "prepare_transaction": Producer.prepare_transaction,
+    "abort_transaction": Producer.abort_transaction,
 }
 
 
