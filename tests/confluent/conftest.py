@@ -21,4 +21,4 @@ def kafka() -> Iterator[Kafka]:
 
 @pytest.fixture
 def stage(kafka: Kafka, topic: str) -> Stage:
-    return Stage(kafka.cluster, kafka.proxy, topic)
+    return Stage(kafka, topic)

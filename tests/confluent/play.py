@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import time
 from collections.abc import Callable
 from typing import Any
 
 import confluent_kafka
 
 from pykaproducer import confluent
-from pykaproducer.testing import FaultProxy, KafkaCluster
-from pykaproducer.testing._processes import tick
 from tests.transactions.doors import outcome_of
+from tests.transactions.helper import Kafka
 
 from .helper import SOON
 
@@ -38,12 +36,12 @@ def outcome(call: Callable[..., object], *arguments: Any, **named: Any) -> Step:
 class Play:
     """One library, and what its steps did."""
 
-    def __init__(self, library: Any, cluster: KafkaCluster, proxy: FaultProxy, topic: str) -> None:
+    def __init__(self, library: Any, kafka: Kafka, topic: str) -> None:
         self.library = library
-        self.proxy = proxy
+        self.proxy = kafka.proxy
         self.topic = topic
         self.steps: dict[str, Step] = {}
-        self._cluster = cluster
+        self._cluster = kafka.cluster
         self._made: list[Any] = []
 
     def producer(self, *, reachable: bool = True, **settings: Any) -> Any:
@@ -105,8 +103,8 @@ Scenario = Callable[[Play], None]
 class Stage:
     """A broker behind a proxy, on which both libraries play."""
 
-    def __init__(self, cluster: KafkaCluster, proxy: FaultProxy, topic: str) -> None:
-        self._cluster, self._proxy, self._topic = cluster, proxy, topic
+    def __init__(self, kafka: Kafka, topic: str) -> None:
+        self._kafka, self._topic = kafka, topic
 
     def compare(self, scenario: Scenario, differs: Differences | None = None) -> None:
         """Play *scenario* with both; they must do the same except for what *differs*.
@@ -116,14 +114,14 @@ class Stage:
         found = []
         for library in LIBRARIES:
             topic = f"{self._topic}-{library.__name__}"
-            self._cluster.create_topic(topic, config={"max.message.bytes": "2000"})
-            play = Play(library, self._cluster, self._proxy, topic)
+            self._kafka.cluster.create_topic(topic, config={"max.message.bytes": "2000"})
+            play = Play(library, self._kafka, topic)
             try:
                 scenario(play)
             finally:
-                self._proxy.restore()
+                self._kafka.proxy.restore()
                 play.end()
-                self._wait_until_disconnected()
+                self._kafka.restore()
             found.append(play.steps)
         theirs, ours = found
         assert theirs.keys() == ours.keys()
@@ -131,10 +129,3 @@ class Stage:
         found_now = {step: (did, ours[step]) for step, did in theirs.items()}
         wrong = {step: did for step, did in found_now.items() if did != expected[step]}
         assert not wrong, wrong
-
-    def _wait_until_disconnected(self) -> None:
-        """Wait until the proxy has closed its side of all connections."""
-        deadline = time.monotonic() + SOON
-        while self._proxy.connections:
-            assert time.monotonic() < deadline
-            tick()

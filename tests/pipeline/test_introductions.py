@@ -192,9 +192,8 @@ def test_a_refusal_ends_the_transaction_and_the_wait(
             producer.commit_transaction()
         producer.abort_transaction()
         assert second.done()
-        producer.begin_transaction()
-        assert outcomes(send(producer, [b"next"], partition=1)) == [None]
-        producer.commit_transaction()
+        with producer.transaction():
+            assert outcomes(send(producer, [b"next"], partition=1)) == [None]
 
 
 def test_partitions_of_the_transaction_do_not_wait(
@@ -363,9 +362,8 @@ def test_another_id_does_not_wait_for_the_last_coordinator(
         held.wait_until_held()
         producer.init_transactions(transactional_id="other")
         held.release()
-        producer.begin_transaction()
-        assert outcomes(send(producer, [b"other"])) == [None]
-        producer.commit_transaction()
+        with producer.transaction():
+            assert outcomes(send(producer, [b"other"])) == [None]
 
 
 def nowhere(answer: Any) -> None:

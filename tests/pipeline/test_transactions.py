@@ -150,9 +150,8 @@ def test_a_batch_that_is_too_large_is_split_in_place(
             batch.base_offset for batch in batches
         ]
         assert len({batch.producer_epoch for batch in batches}) == 1
-        producer.begin_transaction()
-        send(producer, [b"next"])
-        producer.commit_transaction()
+        with producer.transaction():
+            send(producer, [b"next"])
     assert max(batch.count for batch in batches) == 2
     assert len(cluster.received("init_producer_id")) == 1
 
@@ -181,9 +180,8 @@ def test_one_message_that_is_too_large_fails(cluster: ScriptedCluster, clock: Fa
         assert getattr(outcome(deliveries[0]), "code", None) == ErrorCode.MESSAGE_TOO_LARGE
         producer.abort_transaction()
         cluster.always("produce", lambda exchange: exchange.answer(exchange.apply()))
-        producer.begin_transaction()
-        send(producer, [b"next"])
-        producer.commit_transaction()
+        with producer.transaction():
+            send(producer, [b"next"])
     assert committed(cluster) == [b"next"]
 
 
@@ -251,9 +249,8 @@ def test_nothing_waits_later_or_with_the_first_protocol(
     ):
         slow_transaction(cluster, producer, clock)
         clock.jump(later)
-        producer.begin_transaction()
-        assert outcomes(send(producer, [b"value"])) == [None]
-        producer.commit_transaction()
+        with producer.transaction():
+            assert outcomes(send(producer, [b"value"])) == [None]
 
 
 # Commit -------------------------------------------------------------------------------------------
@@ -379,9 +376,8 @@ def test_the_coordinator_moves_while_it_is_asked(cluster: ScriptedCluster) -> No
         held.release()
         assert committing.error() is None
         assert [each.broker for each in cluster.received("end_txn")][-1] == 1
-        producer.begin_transaction()
-        send(producer, [b"next"])
-        producer.commit_transaction()
+        with producer.transaction():
+            send(producer, [b"next"])
     assert committed(cluster) == [b"value", b"next"]
 
 
@@ -417,9 +413,8 @@ def test_a_callback_that_sends_after_a_commit_is_refused(
 
     with transactional(cluster, clock, begun=False, **LINGERING) as producer:
         for number in range(3):
-            producer.begin_transaction()
-            producer.send("t", b"%d" % number, partition=0, on_delivery=again)
-            producer.commit_transaction()
+            with producer.transaction():
+                producer.send("t", b"%d" % number, partition=0, on_delivery=again)
             assert len(refused) == number + 1
             assert isinstance(refused[-1], TransactionStateError)
     assert committed(cluster) == numbers(3)
@@ -493,9 +488,8 @@ def test_what_waits_for_a_retry_does_not_delay_the_next_transaction(
         clock.jump(2)
         producer.commit_transaction()
         assert len(cluster.received("end_txn")) == ends
-        producer.begin_transaction()
-        assert outcomes(send(producer, [b"next"])) == [None]
-        producer.commit_transaction()
+        with producer.transaction():
+            assert outcomes(send(producer, [b"next"])) == [None]
     assert committed(cluster) == [b"next"]
 
 
@@ -535,9 +529,8 @@ def test_a_request_that_is_lost_after_the_abort(cluster: ScriptedCluster, clock:
 def ends_with_abort(producer: Producer, cluster: ScriptedCluster) -> int:
     """Abort, commit a message, and return how often a producer id was asked for."""
     producer.abort_transaction()
-    producer.begin_transaction()
-    send(producer, [b"next"])
-    producer.commit_transaction()
+    with producer.transaction():
+        send(producer, [b"next"])
     assert committed(cluster) == [b"next"]
     return len(cluster.received("init_producer_id"))
 

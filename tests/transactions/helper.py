@@ -51,6 +51,14 @@ class Kafka:
         """Return a producer in a transaction."""
         return begun(self.producer(**settings))
 
+    def restore(self) -> None:
+        """Let the proxy pass everything, and wait until its side of all connections is closed."""
+        self.proxy.restore()
+        deadline = time.monotonic() + PATIENCE
+        while self.proxy.connections:
+            assert time.monotonic() < deadline
+            tick()
+
     @contextmanager
     def silent(self) -> Iterator[None]:
         """Let nothing pass the proxy."""

@@ -27,9 +27,8 @@ def assert_goes_on(kafka: Kafka, producer: Producer, topic: str) -> None:
     assert raised.value.outcome is CommitOutcome.NOT_COMMITTED
     producer.abort_transaction()
     for value in (b"after", b"and after"):
-        producer.begin_transaction()
-        producer.send(topic, value, partition=0)
-        producer.commit_transaction()
+        with producer.transaction():
+            producer.send(topic, value, partition=0)
     assert kafka.committed(topic) == [b"after", b"and after"]
 
 
