@@ -42,9 +42,13 @@ PROLOGUE = textwrap.dedent(
 )
 
 
-def run(directory: pathlib.Path, script: str, *arguments: str) -> str:
+def run(
+    directory: pathlib.Path, script: str, method: str, cluster: KafkaCluster, topic: str
+) -> str:
     """Return what the program writes to standard error."""
-    return run_module(directory, PROLOGUE + textwrap.dedent(script), *arguments)
+    cluster.create_topic(topic)
+    program = PROLOGUE + textwrap.dedent(script)
+    return run_module(directory, program, method, cluster.bootstrap_servers, topic)
 
 
 def assert_delivered(cluster: KafkaCluster, topic: str, counts: dict[bytes, int]) -> None:
@@ -61,7 +65,6 @@ def test_a_process_that_ends_delivers(
     cluster: KafkaCluster, topic: str, tmp_path: pathlib.Path, method: str
 ) -> None:
     """And the parent's producer, used before, keeps working."""
-    cluster.create_topic(topic)
     script = """
         if __name__ == "__main__":
             producer = make()
@@ -75,7 +78,7 @@ def test_a_process_that_ends_delivers(
             producer.close(30)
             assert pending.result(0).offset > 0
         """
-    err = run(tmp_path, script, method, cluster.bootstrap_servers, topic)
+    err = run(tmp_path, script, method, cluster, topic)
     assert err == ""
     children = dict.fromkeys((b"child0", b"child1", b"child2"), 100)
     assert_delivered(cluster, topic, {b"parent": 3, **children})
@@ -85,7 +88,6 @@ def test_a_process_that_ends_delivers(
 def test_the_workers_of_a_pool_deliver(
     cluster: KafkaCluster, topic: str, tmp_path: pathlib.Path, method: str
 ) -> None:
-    cluster.create_topic(topic)
     script = """
         if __name__ == "__main__":
             with multiprocessing.get_context(method).Pool(2) as pool:
@@ -93,7 +95,7 @@ def test_the_workers_of_a_pool_deliver(
                 pool.close()
                 pool.join()
         """
-    assert run(tmp_path, script, method, cluster.bootstrap_servers, topic) == ""
+    assert run(tmp_path, script, method, cluster, topic) == ""
     assert_delivered(cluster, topic, {b"task%d" % number: 100 for number in range(4)})
 
 
@@ -101,7 +103,6 @@ def test_the_workers_of_a_pool_deliver(
 def test_a_callback_at_the_end_of_a_child_may_use_its_queue(
     cluster: KafkaCluster, topic: str, tmp_path: pathlib.Path, method: str
 ) -> None:
-    cluster.create_topic(topic)
     script = """
         def report_to(queue):
             producer = make()
@@ -122,7 +123,7 @@ def test_a_callback_at_the_end_of_a_child_may_use_its_queue(
             assert child.exitcode == 0
             assert told == [(None, offset) for offset in range(100)], told
         """
-    assert run(tmp_path, script, method, cluster.bootstrap_servers, topic) == ""
+    assert run(tmp_path, script, method, cluster, topic) == ""
     assert_delivered(cluster, topic, {b"child": 100})
 
 
@@ -130,7 +131,6 @@ def test_a_forked_child_may_use_its_parents_producer(
     cluster: KafkaCluster, topic: str, tmp_path: pathlib.Path
 ) -> None:
     """And so does its own child; each delivers its own messages and no others."""
-    cluster.create_topic(topic)
     script = """
         def pass_on(generations):
             send(b"generation%d" % generations, producer)
@@ -142,7 +142,7 @@ def test_a_forked_child_may_use_its_parents_producer(
             producer = make()
             pass_on(2)
         """
-    assert run(tmp_path, script, "fork", cluster.bootstrap_servers, topic) == ""
+    assert run(tmp_path, script, "fork", cluster, topic) == ""
     assert_delivered(cluster, topic, {b"generation%d" % number: 100 for number in range(3)})
 
 
@@ -152,7 +152,6 @@ def test_a_forked_child_may_use_its_parents_producer(
 def test_a_child_that_fails_delivers(
     cluster: KafkaCluster, topic: str, tmp_path: pathlib.Path, ending: str, code: int
 ) -> None:
-    cluster.create_topic(topic)
     script = f"""
         def send_and_fail():
             send(b"child")
@@ -162,7 +161,7 @@ def test_a_child_that_fails_delivers(
             context = multiprocessing.get_context(method)
             ended([context.Process(target=send_and_fail)], {code})
         """
-    err = run(tmp_path, script, "fork", cluster.bootstrap_servers, topic)
+    err = run(tmp_path, script, "fork", cluster, topic)
     assert err.endswith("LookupError: a mistake of the user\n") == (code == 1)
     assert_delivered(cluster, topic, {b"child": 100})
 

@@ -49,10 +49,11 @@ PROLOGUE = """
     """
 
 
-def run(script: str, *arguments: str) -> None:
+def run(script: str, cluster: KafkaCluster, topic: str) -> None:
     """Run a program that must end successfully and without output."""
+    cluster.create_topic(topic)
     text = programs.FORKS + textwrap.dedent(PROLOGUE) + textwrap.dedent(script)
-    assert programs.run(text, *arguments) == ""
+    assert programs.run(text, cluster.bootstrap_servers, topic) == ""
 
 
 def program(script: str) -> str:
@@ -71,7 +72,6 @@ def by_sender(cluster: KafkaCluster, topic: str) -> dict[bytes, list[int]]:
 
 def test_a_fork_while_other_threads_use_producers(cluster: KafkaCluster, topic: str) -> None:
     """The child never waits for a lock that they hold at that moment."""
-    cluster.create_topic(topic)
     script = """
         producer = Producer(bootstrap_servers=servers)
         stop = threading.Event()
@@ -119,7 +119,7 @@ def test_a_fork_while_other_threads_use_producers(cluster: KafkaCluster, topic: 
             producer.send(topic, b"%s %d" % (name, count + 1))
         producer.close(30)
         """
-    run(script, cluster.bootstrap_servers, topic)
+    run(script, cluster, topic)
     found = by_sender(cluster, topic)
     assert set(found.pop(b"short")) == {0}
     for name in (b"one", b"two"):
@@ -131,7 +131,6 @@ def test_a_fork_while_other_threads_use_producers(cluster: KafkaCluster, topic: 
 def test_threads_of_a_child_that_use_it_first_at_once_share_one_pipeline(
     cluster: KafkaCluster, topic: str
 ) -> None:
-    cluster.create_topic(topic)
     script = """
         producer = Producer(bootstrap_servers=servers, client_id="forked")
         producer.send(topic, b"parent 0")
@@ -162,14 +161,13 @@ def test_threads_of_a_child_that_use_it_first_at_once_share_one_pipeline(
             join(fork(begin_together, b"child%d" % number))
         producer.close(30)
         """
-    run(script, cluster.bootstrap_servers, topic)
+    run(script, cluster, topic)
     found = by_sender(cluster, topic)
     assert found.pop(b"parent") == [0]
     assert found == {b"child%d-%d" % (c, thread): [0] for c in range(20) for thread in range(8)}
 
 
 def test_what_was_pending_at_the_fork_stays_the_parents(cluster: KafkaCluster, topic: str) -> None:
-    cluster.create_topic(topic)
     script = """
         producer = Producer(bootstrap_servers=servers, linger_ms=60_000)
         settled = producer.send(topic, b"parent 0")
@@ -206,14 +204,13 @@ def test_what_was_pending_at_the_fork_stays_the_parents(cluster: KafkaCluster, t
         assert pending.result(0).offset > 0
         producer.close(30)
         """
-    run(script, cluster.bootstrap_servers, topic)
+    run(script, cluster, topic)
     found = by_sender(cluster, topic)
     assert found == {b"parent": [0, 1], b"child0": [0, 1, 2], b"child1": [0, 1, 2]}
 
 
 def test_a_child_does_not_touch_its_parents_connections(cluster: KafkaCluster, topic: str) -> None:
     """Whether it uses the producer, only closes it, aborts, or drops the last reference."""
-    cluster.create_topic(topic)
     script = """
         producer = Producer(bootstrap_servers=servers)
         numbers = itertools.count()
@@ -236,13 +233,12 @@ def test_a_child_does_not_touch_its_parents_connections(cluster: KafkaCluster, t
         producer.close(30)
         assert not sockets()
         """
-    run(script, cluster.bootstrap_servers, topic)
+    run(script, cluster, topic)
     assert by_sender(cluster, topic) == {b"parent": [0, 1, 2, 3, 4], b"child": [0, 1, 2]}
 
 
 def test_a_callback_may_fork(cluster: KafkaCluster, topic: str) -> None:
     """Then the thread that runs callbacks in the parent is the child's only one."""
-    cluster.create_topic(topic)
     script = """
         producer = Producer(bootstrap_servers=servers)
         forked = threading.Event()
@@ -256,7 +252,7 @@ def test_a_callback_may_fork(cluster: KafkaCluster, topic: str) -> None:
         assert forked.wait(30)
         producer.close(30)
         """
-    run(script, cluster.bootstrap_servers, topic)
+    run(script, cluster, topic)
     assert by_sender(cluster, topic) == {b"parent": [0, 1], b"child": [0, 1, 2]}
 
 
@@ -277,7 +273,7 @@ def test_a_child_holds_none_of_its_parents_connections(cluster: KafkaCluster, to
             join(fork(look))
             producer.send(topic, b"parent 1").result(30)
         """
-    run(script, cluster.bootstrap_servers, topic)
+    run(script, cluster, topic)
     assert by_sender(cluster, topic) == {b"parent": [0, 1]}
 
 

@@ -47,7 +47,7 @@ ABOUT_PARTITIONS = (12, 29)
 
 
 def decided() -> Iterator[Any]:
-    """Return (request, code, letter, protocol, group) for the codes of the table that decide.
+    """Return ((request, code, letter, group), protocol) for the codes of the table that decide.
 
     *group*: the coordinator of a group is asked for, within a transaction.
     """
@@ -60,20 +60,20 @@ def decided() -> Iterator[Any]:
                     name, letter = f"{api.name}-{code}-{protocol}", reaction
                     if api == ApiKey.FIND_COORDINATOR:
                         within = "F" if letter == "U" else letter
-                        yield pytest.param(api, code, within, protocol, True, id=f"{name}-group")
+                        of_group = (api, code, within, True)
+                        yield pytest.param(of_group, protocol, id=f"{name}-group")
                         if code == 35:
                             continue  # test_brokers_that_are_too_old
                         if letter == "A" or 53 in codes:
                             letter = "U"  # nothing is open when it is asked for the first time
-                    yield pytest.param(api, code, letter, protocol, False, id=name)
+                    yield pytest.param((api, code, letter, False), protocol, id=name)
 
 
-@pytest.mark.parametrize(
-    ("api", "code", "letter", "protocol", "group"), list(decided()), indirect=["protocol"]
-)
+@pytest.mark.parametrize(("case", "protocol"), list(decided()), indirect=["protocol"])
 def test_a_code_that_decides(
-    scripted: ScriptedCluster, api: ApiKey, code: int, letter: str, group: bool
+    scripted: ScriptedCluster, case: tuple[ApiKey, int, str, bool]
 ) -> None:
+    api, code, letter, group = case
     if letter == "F" and code in (47, 90):
         letter = "fenced"
     call, name = send_offsets if group else CALLS[api], NAMES[api][0]

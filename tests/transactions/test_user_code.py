@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from operator import methodcaller
 from typing import Any
 
@@ -81,32 +82,31 @@ USERS: dict[str, tuple[Callable[[Attempts], dict[str, Any]], int]] = {
     ids=["send", "send_many"],
 )
 def test_each_call_is_refused(kafka: Kafka, topic: str, user: str, bulk: bool) -> None:
-    attempts = Attempts()
-    settings, times = USERS[user]
-    with kafka.producer(**settings(attempts)) as producer:
-        attempts.producer = producer
-        check_a_transaction(producer, topic, attempts.make if user == "callback" else None, bulk)
-    assert attempts.refused == times
+    check_a_transaction(kafka.producer, topic, user, bulk)
     assert kafka.committed(topic) == [b"value"]
 
 
 @pytest.mark.parametrize("user", USERS)
 @pytest.mark.parametrize("bulk", [False, True], ids=["send", "send_many"])
 def test_a_mock_refuses_it_too(user: str, bulk: bool) -> None:
+    mock = check_a_transaction(partial(MockProducer, transactional_id="mine"), "t", user, bulk)
+    assert [record.value for record in mock.history()] == [b"value"]
+
+
+def check_a_transaction(make: Callable[..., Any], topic: str, user: str, bulk: bool) -> Any:
+    """Send a message whose *user* makes the calls; return the producer."""
     attempts = Attempts()
     settings, times = USERS[user]
-    producer = attempts.producer = MockProducer(transactional_id="mine", **settings(attempts))
-    check_a_transaction(producer, "events", attempts.make if user == "callback" else None, bulk)
+    on_delivery = attempts.make if user == "callback" else None
+    with make(**settings(attempts)) as producer:
+        attempts.producer = producer
+        with producer.transaction():
+            if bulk:
+                producer.send_many(topic, [b"value"], [b"key"], on_delivery=on_delivery)
+            else:
+                producer.send(topic, b"value", b"key", on_delivery=on_delivery)
     assert attempts.refused == times
-    assert [record.value for record in producer.history()] == [b"value"]
-
-
-def check_a_transaction(producer: Producer, topic: str, on_delivery: Any, bulk: bool) -> None:
-    with producer.transaction():
-        if bulk:
-            producer.send_many(topic, [b"value"], [b"key"], on_delivery=on_delivery)
-        else:
-            producer.send(topic, b"value", b"key", on_delivery=on_delivery)
+    return producer
 
 
 def test_an_interceptor_that_is_told_of_a_refused_message(kafka: Kafka, topic: str) -> None:
