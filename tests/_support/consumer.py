@@ -19,7 +19,7 @@ def consume(servers: str, topic: str, count: int, partitions: Sequence[int] = (0
 def read_through(
     servers: str, topic: str, partitions: Sequence[int] = (0,), *, committed: bool
 ) -> list[Any]:
-    """Return the values in a topic up to its present end.
+    """Return the values in a topic up to its present end, partition by partition.
 
     With *committed*, those of aborted transactions are missing, and it waits for open ones.
     """
@@ -34,13 +34,13 @@ def read_through(
         reader.partitions_for_topic(topic)  # position() of kafka-python 2 does not look it up
         reader.assign(places)
         reader.seek_to_beginning()
-        found: list[Any] = []
-        deadline = time.monotonic() + 30
+        values: dict[Any, list[Any]] = {place: [] for place in places}
+        deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
-            for records in reader.poll(100).values():
-                found += [record.value for record in records]
+            for place, records in reader.poll(100).items():
+                values[place] += [record.value for record in records]
             if all(reader.position(place) >= ends[place] for place in places):
-                return found
+                return [value for place in places for value in values[place]]
         raise AssertionError("a transaction remains open")
     finally:
         every.close()

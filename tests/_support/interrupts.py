@@ -34,7 +34,7 @@ from pykaproducer.testing import ScriptedCluster
 from pykaproducer.testing.scripted import Hold
 from tests._support.effort import NIGHTLY
 from tests._support.fixtures.seeds import SEED
-from tests._support.threads import threads_left
+from tests._support.threads import Call, threads_left
 from tests.pipeline.helper import until
 
 #: Far more than any operation here takes, and the timeout for one that hangs (seconds).
@@ -137,23 +137,8 @@ def describe(place: Place) -> str:
 
 def in_time(operation: Callable[[], object]) -> BaseException | None:
     """Run *operation* in a separate thread, which must end, and return the exception it raises."""
-    raised: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            operation()
-        except BaseException as error:
-            raised.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(SOON)
-    if thread.is_alive():
-        import faulthandler
-
-        faulthandler.dump_traceback(all_threads=True)
-    assert not thread.is_alive(), "it hangs"
-    return raised[0] if raised else None
+    error: BaseException | None = Call(operation).error()
+    return error
 
 
 def in_time_or_raise(operation: Callable[[], object]) -> None:

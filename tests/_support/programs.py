@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import textwrap
@@ -11,6 +13,39 @@ import textwrap
 #: How long a program may take before the test fails (seconds).
 PATIENCE = 60.0
 
+
+#: Start of a script that forks. A child is ended by an alarm if it does not end by itself, and by
+#: ``os._exit``, so that only the effect of the fork is tested.
+FORKS = textwrap.dedent(
+    """
+    import logging, os, signal, sys, threading, traceback, warnings
+
+    # Newer Pythons warn of a fork while threads are running.
+    warnings.simplefilter("ignore", DeprecationWarning)
+
+    def fork(work, *arguments):
+        "Do the work in a child; return the child."
+        sys.stdout.flush()
+        return os.fork() or leave(work, *arguments)
+
+    def leave(work, *arguments):
+        code = 1
+        try:
+            signal.alarm(50)
+            work(*arguments)
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+
+    def join(child):
+        status = os.waitpid(child, 0)[1]
+        assert status == 0, f"a child ended with {status}"
+    """
+)
 
 #: Start of a script whose main thread forks in a signal handler while a server waits to answer:
 #: give ``answer`` to the server. ``children`` is then the return value of the fork.
@@ -42,6 +77,38 @@ FORKING_HANDLER = textwrap.dedent(
     """
 )
 
+#: Start of a script whose main thread is interrupted at random moments. The last argument of the
+#: script is a seed.
+INTERRUPTS = textwrap.dedent(
+    """
+    import random, signal, sys
+
+    chance, armed, struck = random.Random(int(sys.argv[-1])), False, 0
+
+    def strike(number, frame):
+        global struck
+        if armed:
+            struck += 1
+            raise KeyboardInterrupt
+
+    def interrupt(operation, *arguments, within=2e-3):
+        "Make a call, and return whether it has ended before the interrupt."
+        global armed
+        try:
+            try:
+                armed = True
+                signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-6, within))
+                operation(*arguments)
+            finally:
+                armed = False
+        except KeyboardInterrupt:
+            return False
+        return True
+
+    signal.signal(signal.SIGALRM, strike)
+    """
+)
+
 
 def run(script: str, *arguments: str, timeout: float = PATIENCE, code: int = 0) -> str:
     """Return the output of the script, which must end by itself, with the exit *code*."""
@@ -52,8 +119,31 @@ def run(script: str, *arguments: str, timeout: float = PATIENCE, code: int = 0) 
         timeout=timeout,
         check=False,
     )
-    assert ended.returncode == code, ended.stderr
+    assert ended.returncode == code, ended.stdout + ended.stderr
     return ended.stdout
+
+
+def run_module(directory: pathlib.Path, script: str, *arguments: str) -> str:
+    """Run a script that other interpreters can import; return what it writes to standard error.
+
+    It must end by itself, successfully. What it has started ends with it.
+    """
+    file = directory / "program.py"
+    file.write_text(textwrap.dedent(script))
+    with subprocess.Popen(
+        [sys.executable, str(file), *arguments],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path or "." for path in sys.path)},
+        start_new_session=True,
+    ) as program:
+        try:
+            _, err = program.communicate(timeout=2 * PATIENCE)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(program.pid, signal.SIGKILL)
+    assert program.returncode == 0, err
+    return err
 
 
 def exists(pid: int) -> bool:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import faulthandler
 import threading
 from collections.abc import Callable
+from typing import Any
 
 #: Far longer than a stopped thread needs to end (seconds).
 _SOON = 60.0
@@ -21,6 +23,31 @@ def threads_left(client_id: str) -> list[str]:
             thread._started.wait(_SOON)  # type: ignore[attr-defined]  # join() would raise
             thread.join(_SOON)
     return threads_of(client_id)
+
+
+class Call(threading.Thread):
+    """A call in a thread of its own."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        super().__init__(daemon=True)
+        self._call = call
+        self._error: BaseException | None = None
+        self.result: Any = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self.result = self._call()
+        except BaseException as error:
+            self._error = error
+
+    def error(self) -> Any:
+        """Wait for the end of the call, and return the error that it has raised."""
+        self.join(_SOON)
+        if self.is_alive():
+            faulthandler.dump_traceback(all_threads=True)
+        assert not self.is_alive(), "the call hangs"
+        return self._error
 
 
 def run_together(*functions: Callable[[], None]) -> None:

@@ -6,25 +6,19 @@ from collections.abc import Iterator
 
 import pytest
 
-from pykaproducer.testing import FaultProxy, KafkaCluster
+from tests._support.fixtures.cluster import PROPERTIES
+from tests.transactions.helper import Kafka, own_broker
 
 from .play import Stage
 
 
 @pytest.fixture(scope="module")
-def kafka() -> Iterator[tuple[KafkaCluster, FaultProxy]]:
+def kafka() -> Iterator[Kafka]:
     """Yield a broker behind a proxy."""
-    properties = {
-        "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
-        "auto.create.topics.enable": "false",
-    }
-    with (
-        FaultProxy() as proxy,
-        KafkaCluster(properties=properties, proxies=[proxy], fast_start=True) as cluster,
-    ):
-        yield cluster, proxy
+    with own_broker("TV2", {**PROPERTIES, "auto.create.topics.enable": "false"}) as started:
+        yield started
 
 
 @pytest.fixture
-def stage(kafka: tuple[KafkaCluster, FaultProxy], topic: str) -> Stage:
-    return Stage(*kafka, topic)
+def stage(kafka: Kafka, topic: str) -> Stage:
+    return Stage(kafka, topic)

@@ -6,11 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from pykaproducer.confluent import KafkaError, KafkaException, Producer
+from pykaproducer.confluent import Producer
 from pykaproducer.testing import FakeClock, ScriptedCluster
-
-#: A code, and whether it is fatal, retriable, and requires an abort.
-Flags = tuple[int, bool, bool, bool]
 
 #: How long an operation may take (seconds): tests wait for the event, not for the clock.
 SOON = 30
@@ -41,33 +38,3 @@ def poll_until(producer: Any, done: Callable[[], object]) -> None:
     while not done():
         assert time.monotonic() < end, "the condition did not become true"
         producer.poll(0.05)
-
-
-def outcome(call: Callable[[], object], error: type[Any], exception: type[Any]) -> Any:
-    """Return the result of a call in a form that is comparable between two libraries.
-
-    That is the kind of exception, and its code if it has one, or "fine" without an exception.
-    """
-    try:
-        call()
-    except exception as raised:
-        found = raised.args[0]
-        return ("KafkaException", found.code()) if isinstance(found, error) else "KafkaException"
-    except Exception as raised:
-        return type(raised).__name__
-    return "fine"
-
-
-def flags_of(call: Callable[[], object], kind: type[Exception] = KafkaException) -> Flags | None:
-    """Return the code and the flags of the error that *call* raises, or None."""
-    try:
-        call()
-    except kind as raised:
-        error = raised.args[0]
-        return (error.code(), error.fatal(), error.retriable(), error.txn_requires_abort())
-    return None
-
-
-def our_outcome(call: Callable[[], object]) -> Any:
-    """Return the outcome of a call to the drop-in."""
-    return outcome(call, KafkaError, KafkaException)

@@ -1,39 +1,47 @@
-"""Plays scenarios of transactions with confluent-kafka and with the drop-in, and compares them."""
+"""Makes the same calls to confluent-kafka and to the drop-in, and compares what they do."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
-import time
 from collections.abc import Callable
 from typing import Any
 
 import confluent_kafka
 
 from pykaproducer import confluent
-from pykaproducer.testing import FaultProxy, KafkaCluster
-from pykaproducer.testing._processes import tick
 from tests.transactions.doors import outcome_of
+from tests.transactions.helper import Kafka
 
 from .helper import SOON
 
 _numbers = itertools.count(1)
 
+LIBRARIES: tuple[Any, ...] = (confluent_kafka, confluent)
 #: What a step did: "fine", the name of an exception, or the name of a code and the flags set.
 Step = str
 #: The steps of confluent-kafka, and of the drop-in.
 Differences = dict[str, tuple[Step, Step]]
 
 
+def outcome(call: Callable[..., object], *arguments: Any, **named: Any) -> Step:
+    """Make a call, and return what it does."""
+    try:
+        call(*arguments, **named)
+    except Exception as raised:
+        return outcome_of(raised)
+    return "fine"
+
+
 class Play:
     """One library, and what its steps did."""
 
-    def __init__(self, library: Any, cluster: KafkaCluster, proxy: FaultProxy, topic: str) -> None:
+    def __init__(self, library: Any, kafka: Kafka, topic: str) -> None:
         self.library = library
-        self.proxy = proxy
+        self.proxy = kafka.proxy
         self.topic = topic
         self.steps: dict[str, Step] = {}
-        self._cluster = cluster
+        self._cluster = kafka.cluster
         self._made: list[Any] = []
 
     def producer(self, *, reachable: bool = True, **settings: Any) -> Any:
@@ -79,11 +87,7 @@ class Play:
     def step(self, name: str, call: Callable[..., object], *arguments: Any) -> None:
         """Make a call, and record what it does."""
         assert name not in self.steps
-        self.steps[name] = "fine"
-        try:
-            call(*arguments)
-        except Exception as raised:
-            self.steps[name] = outcome_of(raised)
+        self.steps[name] = outcome(call, *arguments)
 
     def end(self) -> None:
         """Close the producers, however they are."""
@@ -99,8 +103,8 @@ Scenario = Callable[[Play], None]
 class Stage:
     """A broker behind a proxy, on which both libraries play."""
 
-    def __init__(self, cluster: KafkaCluster, proxy: FaultProxy, topic: str) -> None:
-        self._cluster, self._proxy, self._topic = cluster, proxy, topic
+    def __init__(self, kafka: Kafka, topic: str) -> None:
+        self._kafka, self._topic = kafka, topic
 
     def compare(self, scenario: Scenario, differs: Differences | None = None) -> None:
         """Play *scenario* with both; they must do the same except for what *differs*.
@@ -108,16 +112,16 @@ class Stage:
         *differs* has what both do, so that a difference that disappears is noticed, too.
         """
         found = []
-        for library in (confluent_kafka, confluent):
+        for library in LIBRARIES:
             topic = f"{self._topic}-{library.__name__}"
-            self._cluster.create_topic(topic, config={"max.message.bytes": "2000"})
-            play = Play(library, self._cluster, self._proxy, topic)
+            self._kafka.cluster.create_topic(topic, config={"max.message.bytes": "2000"})
+            play = Play(library, self._kafka, topic)
             try:
                 scenario(play)
             finally:
-                self._proxy.restore()
+                self._kafka.proxy.restore()
                 play.end()
-                self._wait_until_disconnected()
+                self._kafka.restore()
             found.append(play.steps)
         theirs, ours = found
         assert theirs.keys() == ours.keys()
@@ -125,10 +129,3 @@ class Stage:
         found_now = {step: (did, ours[step]) for step, did in theirs.items()}
         wrong = {step: did for step, did in found_now.items() if did != expected[step]}
         assert not wrong, wrong
-
-    def _wait_until_disconnected(self) -> None:
-        """Wait until the proxy has closed its side of all connections."""
-        deadline = time.monotonic() + SOON
-        while self._proxy.connections:
-            assert time.monotonic() < deadline
-            tick()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable
 from typing import Any
 
 import confluent_kafka
@@ -13,14 +11,11 @@ from pykaproducer import confluent
 from pykaproducer.confluent.errors import text_of
 from pykaproducer.testing import KafkaCluster
 
-from .helper import SOON, Calls, flags_of, our_outcome, outcome
+from .helper import SOON, Calls
+from .play import LIBRARIES, outcome
 
 #: Refuses connections.
 NOWHERE: dict[str, Any] = {"bootstrap.servers": "127.0.0.1:1", "log_level": 0}
-
-
-def their_outcome(call: Callable[[], object]) -> Any:
-    return outcome(call, confluent_kafka.KafkaError, confluent_kafka.KafkaException)
 
 
 def make(kind: type[Any], *arguments: Any) -> None:
@@ -90,8 +85,8 @@ def test_the_codes_and_their_names() -> None:
 )
 def test_constructors(arguments: tuple[Any, ...]) -> None:
     given = tuple({**NOWHERE, **one} if isinstance(one, dict) else one for one in arguments)
-    theirs = their_outcome(lambda: make(confluent_kafka.Producer, *given))
-    assert our_outcome(lambda: make(confluent.Producer, *given)) == theirs
+    theirs, ours = (outcome(make, library.Producer, *given) for library in LIBRARIES)
+    assert ours == theirs
 
 
 PRODUCE: list[dict[str, Any]] = [
@@ -133,12 +128,9 @@ PRODUCE: list[dict[str, Any]] = [
 def test_produce(arguments: dict[str, Any]) -> None:
     settings = {**NOWHERE, "message.timeout.ms": 10, "message.max.bytes": 2000}
     found = []
-    for kind, told in (
-        (confluent_kafka.Producer, their_outcome),
-        (confluent.Producer, our_outcome),
-    ):
-        producer = kind(settings)
-        found.append(told(lambda: producer.produce(**{"topic": "t", **arguments})))  # noqa: B023
+    for library in LIBRARIES:
+        producer = library.Producer(settings)
+        found.append(outcome(producer.produce, **{"topic": "t", **arguments}))
         producer.purge()
         producer.close()
     assert found[1] == found[0]
@@ -172,22 +164,19 @@ CALLS: list[tuple[str, tuple[Any, ...]]] = [
 def test_methods(call: tuple[str, tuple[Any, ...]], closed: bool) -> None:
     name, arguments = call
     found = []
-    for kind, told in (
-        (confluent_kafka.Producer, their_outcome),
-        (confluent.Producer, our_outcome),
-    ):
-        producer = kind({**NOWHERE, "message.timeout.ms": 10})
+    for library in LIBRARIES:
+        producer = library.Producer({**NOWHERE, "message.timeout.ms": 10})
         if closed:
             producer.close()
-        found.append(told(lambda: getattr(producer, name)(*arguments)))  # noqa: B023
+        found.append(outcome(getattr(producer, name), *arguments))
         producer.close()
     assert found[1] == found[0]
 
 
 def test_lengths_and_returns() -> None:
     found = []
-    for kind in (confluent_kafka.Producer, confluent.Producer):
-        producer: Any = kind(
+    for library in LIBRARIES:
+        producer = library.Producer(
             {**NOWHERE, "queue.buffering.max.messages": 10, "message.timeout.ms": 60_000}
         )
         for _ in range(10):
@@ -203,9 +192,9 @@ def test_lengths_and_returns() -> None:
 
 def test_reports_of_what_failed() -> None:
     found = []
-    for kind in (confluent_kafka.Producer, confluent.Producer):
+    for library in LIBRARIES:
         reports = Calls()
-        producer: Any = kind({**NOWHERE, "message.timeout.ms": 50})
+        producer = library.Producer({**NOWHERE, "message.timeout.ms": 50})
         producer.produce("t", "v", "k", headers={"a": "b"}, on_delivery=reports)
         producer.flush()
         ((error, message),) = reports
@@ -244,9 +233,9 @@ def test_keys_keep_their_partitions(
         {None, b""} if partitioner is None else {None} if partitioner.endswith("random") else set()
     )
     found: list[dict[Any, int]] = []
-    for kind in (confluent_kafka.Producer, confluent.Producer):
+    for library in LIBRARIES:
         places: dict[Any, int] = {}
-        producer: Any = kind(settings)
+        producer = library.Producer(settings)
         for key in KEYS:
             producer.produce(
                 topic,
@@ -259,89 +248,3 @@ def test_keys_keep_their_partitions(
         found.append({key: place for key, place in places.items() if key not in random})
     assert len(found[0]) == len(KEYS) - len(random)
     assert found[1] == found[0]
-
-
-# Transactions -------------------------------------------------------------------------------------
-
-TRANSACTIONAL = [
-    f"{call}_{noun}"
-    for call, noun in (
-        ("init", "transactions"),
-        ("begin", "transaction"),
-        ("commit", "transaction"),
-        ("abort", "transaction"),
-    )
-]
-
-
-def steps(producer: Any, other: Any, topic: str, kind: type[Exception]) -> list[Any]:
-    """Return the outcome of each call in each state; *other* takes the id over."""
-    found: list[Any] = []
-
-    def record(call: str, *arguments: Any) -> None:
-        found.append((call, flags_of(lambda: getattr(producer, call)(*arguments), kind)))
-
-    for call in TRANSACTIONAL[1:]:
-        record(call)
-    record("init_transactions", SOON)
-    for call in TRANSACTIONAL[2:]:
-        record(call)
-    record("produce", topic, b"no")
-    record("begin_transaction")
-    record("begin_transaction")
-    record("init_transactions", SOON)
-    record("produce", topic, b"yes")
-    record("commit_transaction", SOON)
-    record("commit_transaction")
-    for call in ("begin_transaction", "commit_transaction", "begin_transaction"):
-        record(call)
-    record("abort_transaction", SOON)
-    record("begin_transaction")
-    producer.produce(topic, b"lost")
-    producer.flush(SOON)
-    other.init_transactions(SOON)
-    for call in TRANSACTIONAL[2:] + TRANSACTIONAL[1:]:
-        record(call)
-    return found
-
-
-def test_each_call_in_each_state_has_the_outcome_of_theirs(
-    cluster: KafkaCluster, topic: str
-) -> None:
-    cluster.create_topic(topic)
-
-    def settings(name: str) -> dict[str, Any]:
-        servers = cluster.bootstrap_servers
-        return {"bootstrap.servers": servers, "transactional.id": name, "log_level": 0}
-
-    found: list[Any] = []
-    for kind, error in (
-        (confluent_kafka.Producer, confluent_kafka.KafkaException),
-        (confluent.Producer, confluent.KafkaException),
-    ):
-        given = settings(f"{topic}-{len(found)}")
-        one, two = kind(given), kind(given)
-        found.append(steps(one, two, topic, error))
-        for producer in (one, two):
-            with contextlib.suppress(error):  # theirs raises if it was fenced
-                producer.close()
-    assert found[1] == found[0]
-
-
-def test_a_call_after_a_timeout_has_the_outcome_of_theirs() -> None:
-    def found(kind: type[Any], error: type[Exception]) -> list[Any]:
-        producer = kind({**NOWHERE, "transactional.id": "a"})
-        outcomes = [
-            flags_of(lambda: producer.init_transactions(0.2), error),
-            flags_of(producer.begin_transaction, error),
-            flags_of(lambda: producer.commit_transaction(0.2), error),
-            flags_of(lambda: producer.abort_transaction(0.2), error),
-            flags_of(lambda: producer.init_transactions(0.2), error),
-            flags_of(lambda: producer.produce("t", b"v"), error),
-        ]
-        with contextlib.suppress(SystemError):  # as theirs does with a call under way
-            producer.close()
-        return outcomes
-
-    theirs = found(confluent_kafka.Producer, confluent_kafka.KafkaException)
-    assert found(confluent.Producer, confluent.KafkaException) == theirs

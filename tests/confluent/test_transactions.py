@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from pykaproducer.confluent import KafkaError, KafkaException, Message, Producer
+from pykaproducer.confluent import KafkaException, Producer
 from pykaproducer.errors import TransactionError
 from pykaproducer.testing import KafkaCluster
-from tests._support.consumer import read_through
 
 from .helper import SOON
 
@@ -33,39 +32,6 @@ def make(cluster: KafkaCluster, topic: str) -> Iterator[Callable[..., Producer]]
     yield make_one
     for producer in made:
         producer.close()
-
-
-def test_readers_see_what_is_committed(
-    cluster: KafkaCluster, topic: str, make: Callable[..., Producer]
-) -> None:
-    reports: list[tuple[bytes | None, int | None]] = []
-
-    def report(error: KafkaError | None, message: Message) -> None:
-        reports.append((message.value(), None if error is None else error.code()))
-
-    producer = make(linger_ms=60_000)
-    producer.init_transactions(SOON)
-    producer.begin_transaction()
-    producer.produce(topic, b"lingering", partition=0, on_delivery=report)
-    producer.abort_transaction()
-    assert reports == [(b"lingering", KafkaError._PURGE_QUEUE)], "reported within the abort"
-    assert len(producer) == 0
-    producer.begin_transaction()
-    producer.produce(topic, b"kept", partition=0, on_delivery=report)
-    producer.commit_transaction(SOON)
-    assert reports[1:] == [(b"kept", None)], "reported within the commit"
-    producer.begin_transaction()
-    producer.produce(topic, b"sent", partition=0, on_delivery=report)
-    assert producer.flush(SOON) == 0
-    producer.abort_transaction()
-    assert reports[2:] == [(b"sent", None)]
-    with_none: Any = None
-    producer.begin_transaction()
-    producer.produce(topic, b"last", partition=0)
-    producer.commit_transaction(with_none)
-    servers = cluster.bootstrap_servers
-    assert read_through(servers, topic, committed=True) == [b"kept", b"last"]
-    assert read_through(servers, topic, committed=False) == [b"kept", b"sent", b"last"]
 
 
 def test_an_abort_logs_no_failures(
@@ -92,7 +58,7 @@ def test_an_error_has_the_one_of_the_core(topic: str, make: Callable[..., Produc
     producer.begin_transaction()
     producer.produce(topic, b"nowhere", partition=99)
     with pytest.raises(KafkaException, match="partition 99") as raised:
-        producer.commit_transaction(SOON)
+        producer.commit_transaction(None)
     assert isinstance(raised.value.__cause__, TransactionError)
     assert raised.value.args[0].origin is raised.value.__cause__
     producer.abort_transaction(SOON)

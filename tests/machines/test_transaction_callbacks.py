@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from pykaproducer._machines.coordination import TV1, TV2, CommitOutcome
 from pykaproducer._machines.transaction_effects import (
     AnswerCaller,
@@ -13,12 +11,10 @@ from pykaproducer._machines.transaction_effects import (
     WatchReports,
     WatchRows,
 )
-from pykaproducer._machines.transaction_states import CallRefused, FailureKind
+from pykaproducer._machines.transaction_states import FailureKind
 from pykaproducer._machines.transaction_states import TransactionState as S
 
-from .transaction_helper import MAX_BLOCK, TIMEOUT, Driver
-
-BOTH = pytest.mark.parametrize("protocol", [TV1, TV2])
+from .transaction_helper import BOTH, MAX_BLOCK, TIMEOUT, Driver, refused
 
 
 def begun(protocol: int, *, write: bool = True) -> Driver:
@@ -43,9 +39,7 @@ def test_a_commit_is_told_after_callbacks_and_end(protocol: int) -> None:
     driver.end()
     assert driver.machine.state is S.READY
     assert not driver.has(AnswerCaller)
-    with pytest.raises(CallRefused) as refused:
-        driver.machine.begin(driver.now)
-    assert refused.value.failure.kind is FailureKind.CONFLICT
+    assert refused(lambda: driver.machine.begin(driver.now)).kind is FailureKind.CONFLICT
     report(driver)
     assert driver.answers["commit"].outcome is CommitOutcome.COMMITTED
     driver.begin()
@@ -95,9 +89,7 @@ def test_an_abort_waits_for_the_callbacks_of_the_failures(protocol: int) -> None
     kinds = [type(effect) for effect in driver.effects]
     assert kinds.index(FailRows) < kinds.index(WatchReports), "it watches rows that have failed"
     assert driver.has(DrainBatches) == (protocol == TV1)
-    if protocol == TV1:
-        driver.do(driver.machine.drained(driver.machine.serial, driver.now, spent=False))
-    driver.end()
+    driver.drain().end()
     assert driver.machine.state is S.READY
     assert "abort" not in driver.answers
     report(driver)
@@ -107,9 +99,7 @@ def test_an_abort_waits_for_the_callbacks_of_the_failures(protocol: int) -> None
 @BOTH
 def test_an_abort_of_nothing_waits_for_callbacks_as_well(protocol: int) -> None:
     driver = begun(protocol, write=False)
-    driver.do(driver.machine.abort("abort", driver.now))
-    if protocol == TV1:
-        driver.do(driver.machine.drained(driver.machine.serial, driver.now, spent=False))
+    driver.abort()
     assert driver.machine.state is S.READY
     assert "abort" not in driver.answers
     report(driver)
@@ -158,9 +148,7 @@ def test_a_caller_that_did_not_read_its_result(protocol: int) -> None:
     report(driver)
     assert driver.answers["commit"].failure is None
     driver.machine.caller_left("commit")
-    with pytest.raises(CallRefused) as refused:
-        driver.machine.begin(driver.now)
-    assert refused.value.failure.kind is FailureKind.CONFLICT
+    assert refused(lambda: driver.machine.begin(driver.now)).kind is FailureKind.CONFLICT
     driver.do(driver.machine.commit("again", driver.now))
     assert driver.answers["again"].outcome is CommitOutcome.COMMITTED
     driver.begin()

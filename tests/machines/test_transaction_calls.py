@@ -4,31 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from pykaproducer._machines.coordination import TV1, TV2, CommitOutcome, Coordination, Reaction
-from pykaproducer._machines.transaction_effects import CommitOffsets, SendEndTxn
-from pykaproducer._machines.transaction_states import CallRefused, FailureKind, TransactionFailure
+from pykaproducer._machines.coordination import TV1, TV2, CommitOutcome
+from pykaproducer._machines.transaction_effects import CommitOffsets
+from pykaproducer._machines.transaction_states import FailureKind
 from pykaproducer._machines.transaction_states import TransactionCall as C
 from pykaproducer._machines.transaction_states import TransactionState as S
-from pykaproducer._wire.messages import ApiKey
 
-from .transaction_helper import MAX_BLOCK, TIMEOUT, Driver, at
-
-NOT, POSSIBLY, COMMITTED = (
-    CommitOutcome.NOT_COMMITTED,
-    CommitOutcome.POSSIBLY_COMMITTED,
-    CommitOutcome.COMMITTED,
+from .transaction_helper import (
+    BOTH,
+    COMMITTED,
+    MAX_BLOCK,
+    NOT,
+    POSSIBLY,
+    TIMEOUT,
+    Driver,
+    at,
+    refused,
 )
-DONE = Coordination(Reaction.DONE, ApiKey.TXN_OFFSET_COMMIT)
-BOTH = pytest.mark.parametrize("protocol", [TV1, TV2])
-
-
-def refused(call: object) -> TransactionFailure:
-    """Call and return the failure."""
-    assert callable(call)
-    with pytest.raises(CallRefused) as found:
-        call()
-    return found.value.failure
-
 
 # Joining ----------------------------------------------------------------------------------------
 
@@ -52,10 +44,7 @@ def test_equal_calls_share_the_outcome(protocol: int) -> None:
 def test_offsets_are_a_call_like_the_others(protocol: int) -> None:
     driver = at(S.IN_TRANSACTION, protocol)
     machine = driver.machine
-    driver.do(machine.offsets("a", "g", {"t": 1}, 0.0))
-    if protocol == TV1:
-        driver.answer()
-    number = driver.only(CommitOffsets).number
+    number = driver.offsets("a")
     driver.do(machine.offsets("b", "g", {"t": 1}, 0.0))
     assert not driver.effects, "they are the same"
     for call in (
@@ -65,7 +54,7 @@ def test_offsets_are_a_call_like_the_others(protocol: int) -> None:
         lambda: machine.abort("c", 0.0),
     ):
         assert refused(call).kind is FailureKind.CONFLICT
-    driver.do(machine.offsets_answered(1, number, DONE, 0.0))
+    driver.offsets_answered(number)
     assert {driver.answers[caller].failure for caller in "ab"} == {None}
     driver.do(machine.commit("c", 0.0))
 
@@ -73,16 +62,10 @@ def test_offsets_are_a_call_like_the_others(protocol: int) -> None:
 @BOTH
 def test_equal_offsets_have_results_of_their_own(protocol: int) -> None:
     driver = at(S.IN_TRANSACTION, protocol)
-    machine = driver.machine
-    driver.do(machine.offsets(None, "g", {"t": 1}, 0.0))
-    if protocol == TV1:
-        driver.answer()
-    first = driver.only(CommitOffsets).number
-    driver.do(machine.offsets("a", "g", {"t": 1}, 0.0))
-    second = driver.only(CommitOffsets).number
-    driver.do(machine.offsets_answered(1, first, DONE, 0.0))
+    first, second = driver.offsets(None), driver.offsets("a")
+    driver.offsets_answered(first)
     assert "a" not in driver.answers
-    driver.do(machine.offsets_answered(1, second, DONE, 0.0))
+    driver.offsets_answered(second)
     assert driver.answers["a"].failure is None
 
 
@@ -152,14 +135,11 @@ def test_a_commit_goes_on_after_its_time(
 def test_offsets_go_on_after_their_time(protocol: int) -> None:
     driver = at(S.IN_TRANSACTION, protocol)
     machine = driver.machine
-    driver.do(machine.offsets("a", "g", {"t": 1}, 0.0, 5.0))
-    if protocol == TV1:
-        driver.answer()
-    number = driver.only(CommitOffsets).number
+    number = driver.offsets("a", 5.0)
     driver.wait()
     assert driver.failure("a").kind is FailureKind.TIMEOUT
     assert refused(lambda: machine.commit("x", 6.0)).kind is FailureKind.CONFLICT
-    driver.do(machine.offsets_answered(1, number, DONE, 6.0))
+    driver.offsets_answered(number)
     driver.do(machine.offsets("b", "g", {"t": 1}, 7.0))
     assert driver.answers["b"].failure is None
     assert not driver.has(CommitOffsets), "they are not sent twice"
@@ -178,14 +158,10 @@ def test_a_result_that_no_caller_has_read_is_kept(protocol: int, what: C) -> Non
     }[what]
     driver.do(call("a", 0.0))
     driver.machine.caller_left("a")
-    if what is C.ABORT:
-        if protocol == TV1:
-            driver.do(driver.machine.drained(1, 0.0, spent=False))
-        driver.end()
-    else:
+    if what is not C.ABORT:
         driver.settle()
-        if what is C.COMMIT:
-            driver.end()
+    if what is not C.PREPARE:
+        driver.drain().end()
     assert "a" not in driver.answers
     if what is C.COMMIT:
         failure = refused(lambda: driver.machine.begin(1.0))
@@ -324,10 +300,7 @@ def test_what_cannot_be_committed_any_more_is_closed_with_an_abort(protocol: int
     else:
         driver.end(48)
     assert driver.answers["commit"].failure is not None
-    if protocol == TV1:
-        driver.do(driver.machine.drained(1, 0.0, spent=False))
-    assert isinstance(driver.request, SendEndTxn)
-    driver.end()
+    driver.drain().end()
     assert (driver.answers["close"].failure, driver.answers["close"].outcome) == (None, NOT)
 
 

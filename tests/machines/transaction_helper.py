@@ -5,10 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pykaproducer._machines.coordination import TV1
+import pytest
+
+from pykaproducer._machines.coordination import (
+    TV1,
+    TV2,
+    CommitOutcome,
+    Coordination,
+    Reaction,
+)
 from pykaproducer._machines.sequencing import ProducerId
 from pykaproducer._machines.transaction_effects import (
     AnswerCaller,
+    CommitOffsets,
     Effect,
     LeaveCoordinator,
     PublishView,
@@ -20,7 +29,7 @@ from pykaproducer._machines.transaction_effects import (
     SendFindCoordinator,
     SendInitProducerId,
 )
-from pykaproducer._machines.transaction_states import TransactionFailure
+from pykaproducer._machines.transaction_states import CallRefused, TransactionFailure
 from pykaproducer._machines.transaction_states import TransactionState as S
 from pykaproducer._machines.transactions import TransactionMachine
 from pykaproducer._wire.messages import ApiKey
@@ -33,10 +42,25 @@ REQUESTS = (
     SendEndTxn,
     SendDescribeTransactions,
 )
+NOT, POSSIBLY, COMMITTED = (
+    CommitOutcome.NOT_COMMITTED,
+    CommitOutcome.POSSIBLY_COMMITTED,
+    CommitOutcome.COMMITTED,
+)
+DONE = Coordination(Reaction.DONE, ApiKey.TXN_OFFSET_COMMIT)
+BOTH = pytest.mark.parametrize("protocol", [TV1, TV2])
+
 TIMEOUT = 60.0
 MAX_BLOCK = 30.0
 END_TXN, INIT = ApiKey.END_TXN, ApiKey.INIT_PRODUCER_ID
 GIVEN = ProducerId(7, 0)
+
+
+def refused(call: Callable[[], object]) -> TransactionFailure:
+    """Call and return the failure."""
+    with pytest.raises(CallRefused) as found:
+        call()
+    return found.value.failure
 
 
 class Driver:
@@ -178,9 +202,24 @@ class Driver:
     def abort(self, *, spent: bool = False) -> Driver:
         """Abort, up to EndTxn."""
         self.do(self.machine.abort("abort", self.now))
+        return self.drain(spent=spent)
+
+    def drain(self, *, spent: bool = False) -> Driver:
+        """Let the batches be answered for which the first protocol waits."""
         if self.machine.state is S.DRAINING:
             self.do(self.machine.drained(self.machine.serial, self.now, spent=spent))
         return self
+
+    def offsets(self, caller: Any, deadline: float | None = None) -> int:
+        """Commit an offset, up to the request to the group; return its number."""
+        self.do(self.machine.offsets(caller, "g", {"t": 1}, self.now, deadline))
+        if isinstance(self.request, SendAddOffsets):
+            self.answer()
+        number: int = self.only(CommitOffsets).number
+        return number
+
+    def offsets_answered(self, number: int, found: Coordination = DONE) -> None:
+        self.do(self.machine.offsets_answered(self.machine.serial, number, found, self.now))
 
 
 def _initializing(driver: Driver) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -22,10 +21,10 @@ from pykaproducer.errors import (
 )
 from pykaproducer.testing import FakeClock, ScriptedCluster
 from pykaproducer.testing.scripted import Action, Drop, Refuse, proceed
+from tests._support.threads import Call
 
 from .helper import (
     FAST,
-    SOON,
     Amend,
     Held,
     attempts,
@@ -193,9 +192,8 @@ def test_a_refusal_ends_the_transaction_and_the_wait(
             producer.commit_transaction()
         producer.abort_transaction()
         assert second.done()
-        producer.begin_transaction()
-        assert outcomes(send(producer, [b"next"], partition=1)) == [None]
-        producer.commit_transaction()
+        with producer.transaction():
+            assert outcomes(send(producer, [b"next"], partition=1)) == [None]
 
 
 def test_partitions_of_the_transaction_do_not_wait(
@@ -364,9 +362,8 @@ def test_another_id_does_not_wait_for_the_last_coordinator(
         held.wait_until_held()
         producer.init_transactions(transactional_id="other")
         held.release()
-        producer.begin_transaction()
-        assert outcomes(send(producer, [b"other"])) == [None]
-        producer.commit_transaction()
+        with producer.transaction():
+            assert outcomes(send(producer, [b"other"])) == [None]
 
 
 def nowhere(answer: Any) -> None:
@@ -391,15 +388,10 @@ def test_a_coordinator_that_is_not_reachable_is_tried_with_backoff(
 
         monkeypatch.setattr(Coordinator, "next_address", next_address)
 
-        def initialize() -> None:
-            with pytest.raises(ProducerClosedError):
-                producer.init_transactions()
-
-        call = threading.Thread(target=initialize)
-        call.start()
+        call = Call(producer.init_transactions)
         until(lambda: len(times) >= 4 or clock.jump(0.5) or False)
         producer.abort()
-        call.join(SOON)
+        assert isinstance(call.error(), ProducerClosedError)
     assert min(later - at for at, later in itertools.pairwise(times)) > 5
 
 

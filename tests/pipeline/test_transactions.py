@@ -20,6 +20,7 @@ from pykaproducer._wire.messages import ApiKey
 from pykaproducer.errors import (
     CommitOutcome,
     DeliveryError,
+    DeliveryTimeoutError,
     ProducerBrokenError,
     ProducerClosedError,
     TransactionAbortableError,
@@ -31,6 +32,7 @@ from pykaproducer.errors import (
 from pykaproducer.interceptors import ProducerRecord
 from pykaproducer.testing import FakeClock, ScriptedCluster
 from pykaproducer.testing.scripted import Drop, Refuse
+from tests._support.threads import Call
 
 from .helper import (
     FAST,
@@ -69,28 +71,6 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[ScriptedCluster]:
 @pytest.fixture
 def clock() -> FakeClock:
     return FakeClock()
-
-
-class Call(threading.Thread):
-    """A call in a thread of its own."""
-
-    def __init__(self, call: Callable[[], object]) -> None:
-        super().__init__(daemon=True)
-        self._call = call
-        self._error: BaseException | None = None
-        self.start()
-
-    def run(self) -> None:
-        try:
-            self._call()
-        except Exception as error:
-            self._error = error
-
-    def error(self) -> Any:
-        """Wait for the end of the call, and return the error that it has raised."""
-        self.join(SOON)
-        assert not self.is_alive(), "the call has not ended"
-        return self._error
 
 
 def committed(cluster: ScriptedCluster, partition: int = 0) -> list[bytes | None]:
@@ -170,9 +150,8 @@ def test_a_batch_that_is_too_large_is_split_in_place(
             batch.base_offset for batch in batches
         ]
         assert len({batch.producer_epoch for batch in batches}) == 1
-        producer.begin_transaction()
-        send(producer, [b"next"])
-        producer.commit_transaction()
+        with producer.transaction():
+            send(producer, [b"next"])
     assert max(batch.count for batch in batches) == 2
     assert len(cluster.received("init_producer_id")) == 1
 
@@ -201,9 +180,8 @@ def test_one_message_that_is_too_large_fails(cluster: ScriptedCluster, clock: Fa
         assert getattr(outcome(deliveries[0]), "code", None) == ErrorCode.MESSAGE_TOO_LARGE
         producer.abort_transaction()
         cluster.always("produce", lambda exchange: exchange.answer(exchange.apply()))
-        producer.begin_transaction()
-        send(producer, [b"next"])
-        producer.commit_transaction()
+        with producer.transaction():
+            send(producer, [b"next"])
     assert committed(cluster) == [b"next"]
 
 
@@ -218,9 +196,11 @@ def test_a_batch_with_an_expired_message_is_not_split(
         committing = Call(producer.commit_transaction)
         held.wait_until_held()
         clock.jump(3)
-        assert isinstance(outcome(late), DeliveryError)
+        assert isinstance(outcome(late), DeliveryTimeoutError)
         held.release()
-        assert isinstance(committing.error(), TransactionAbortableError)
+        error = committing.error()
+        assert isinstance(error, TransactionAbortableError)
+        assert isinstance(error.__cause__, DeliveryTimeoutError)
         assert all(isinstance(each, TransactionAbortedError) for each in outcomes(others))
         producer.abort_transaction()
     assert committed(cluster) == []
@@ -269,9 +249,8 @@ def test_nothing_waits_later_or_with_the_first_protocol(
     ):
         slow_transaction(cluster, producer, clock)
         clock.jump(later)
-        producer.begin_transaction()
-        assert outcomes(send(producer, [b"value"])) == [None]
-        producer.commit_transaction()
+        with producer.transaction():
+            assert outcomes(send(producer, [b"value"])) == [None]
 
 
 # Commit -------------------------------------------------------------------------------------------
@@ -397,9 +376,8 @@ def test_the_coordinator_moves_while_it_is_asked(cluster: ScriptedCluster) -> No
         held.release()
         assert committing.error() is None
         assert [each.broker for each in cluster.received("end_txn")][-1] == 1
-        producer.begin_transaction()
-        send(producer, [b"next"])
-        producer.commit_transaction()
+        with producer.transaction():
+            send(producer, [b"next"])
     assert committed(cluster) == [b"value", b"next"]
 
 
@@ -420,18 +398,6 @@ def test_the_transaction_times_out_while_its_messages_are_sent(
     assert committed(cluster) == []
 
 
-def test_another_id_between_transactions(cluster: ScriptedCluster, clock: FakeClock) -> None:
-    with transactional(cluster, clock) as producer:
-        send(producer, [b"first"])
-        producer.commit_transaction()
-        producer.init_transactions(transactional_id="other")
-        producer.begin_transaction()
-        send(producer, [b"second"])
-        producer.commit_transaction()
-        assert cluster.transaction_state("other") == "CompleteCommit"
-    assert committed(cluster) == [b"first", b"second"]
-
-
 def test_a_callback_that_sends_after_a_commit_is_refused(
     cluster: ScriptedCluster, clock: FakeClock
 ) -> None:
@@ -447,9 +413,8 @@ def test_a_callback_that_sends_after_a_commit_is_refused(
 
     with transactional(cluster, clock, begun=False, **LINGERING) as producer:
         for number in range(3):
-            producer.begin_transaction()
-            producer.send("t", b"%d" % number, partition=0, on_delivery=again)
-            producer.commit_transaction()
+            with producer.transaction():
+                producer.send("t", b"%d" % number, partition=0, on_delivery=again)
             assert len(refused) == number + 1
             assert isinstance(refused[-1], TransactionStateError)
     assert committed(cluster) == numbers(3)
@@ -523,9 +488,8 @@ def test_what_waits_for_a_retry_does_not_delay_the_next_transaction(
         clock.jump(2)
         producer.commit_transaction()
         assert len(cluster.received("end_txn")) == ends
-        producer.begin_transaction()
-        assert outcomes(send(producer, [b"next"])) == [None]
-        producer.commit_transaction()
+        with producer.transaction():
+            assert outcomes(send(producer, [b"next"])) == [None]
     assert committed(cluster) == [b"next"]
 
 
@@ -565,9 +529,8 @@ def test_a_request_that_is_lost_after_the_abort(cluster: ScriptedCluster, clock:
 def ends_with_abort(producer: Producer, cluster: ScriptedCluster) -> int:
     """Abort, commit a message, and return how often a producer id was asked for."""
     producer.abort_transaction()
-    producer.begin_transaction()
-    send(producer, [b"next"])
-    producer.commit_transaction()
+    with producer.transaction():
+        send(producer, [b"next"])
     assert committed(cluster) == [b"next"]
     return len(cluster.received("init_producer_id"))
 

@@ -1,30 +1,24 @@
 """Children of ``multiprocessing``, by every start method: unflushed messages are delivered.
 
 They run no exit hooks of the interpreter; ``os._exit`` and an unhandled SIGTERM lose unflushed
-messages. Each test is a separate program, with its children in a session that ends with it.
+messages. Each test is a separate program.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
 import pathlib
-import signal
-import subprocess
-import sys
 import textwrap
 
 import pytest
 
 from pykaproducer.testing import KafkaCluster
+from tests._support.programs import run_module
 from tests.cluster.readback import read_log
-
-#: Far more than a program here takes (seconds).
-SOON = 60
 
 METHODS = ["fork", "spawn", "forkserver"]
 
-PROLOGUE = """
+PROLOGUE = textwrap.dedent(
+    """
     import multiprocessing, os, sys, threading
     from pykaproducer import Producer
 
@@ -45,26 +39,16 @@ PROLOGUE = """
             child.join(30)
             assert child.exitcode == code, child
     """
+)
 
 
-def run(directory: pathlib.Path, script: str, *arguments: str) -> str:
-    """Return the program's standard error; it must end by itself, successfully."""
-    file = directory / "program.py"  # a module that a new interpreter can import
-    file.write_text(textwrap.dedent(PROLOGUE) + textwrap.dedent(script))
-    with subprocess.Popen(
-        [sys.executable, str(file), *arguments],
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(path or "." for path in sys.path)},
-        start_new_session=True,
-    ) as program:
-        try:
-            _, err = program.communicate(timeout=SOON)
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(program.pid, signal.SIGKILL)
-    assert program.returncode == 0, err
-    return err
+def run(
+    directory: pathlib.Path, script: str, method: str, cluster: KafkaCluster, topic: str
+) -> str:
+    """Return what the program writes to standard error."""
+    cluster.create_topic(topic)
+    program = PROLOGUE + textwrap.dedent(script)
+    return run_module(directory, program, method, cluster.bootstrap_servers, topic)
 
 
 def assert_delivered(cluster: KafkaCluster, topic: str, counts: dict[bytes, int]) -> None:
@@ -81,7 +65,6 @@ def test_a_process_that_ends_delivers(
     cluster: KafkaCluster, topic: str, tmp_path: pathlib.Path, method: str
 ) -> None:
     """And the parent's producer, used before, keeps working."""
-    cluster.create_topic(topic)
     script = """
         if __name__ == "__main__":
             producer = make()
@@ -95,7 +78,7 @@ def test_a_process_that_ends_delivers(
             producer.close(30)
             assert pending.result(0).offset > 0
         """
-    err = run(tmp_path, script, method, cluster.bootstrap_servers, topic)
+    err = run(tmp_path, script, method, cluster, topic)
     assert err == ""
     children = dict.fromkeys((b"child0", b"child1", b"child2"), 100)
     assert_delivered(cluster, topic, {b"parent": 3, **children})
@@ -105,7 +88,6 @@ def test_a_process_that_ends_delivers(
 def test_the_workers_of_a_pool_deliver(
     cluster: KafkaCluster, topic: str, tmp_path: pathlib.Path, method: str
 ) -> None:
-    cluster.create_topic(topic)
     script = """
         if __name__ == "__main__":
             with multiprocessing.get_context(method).Pool(2) as pool:
@@ -113,7 +95,7 @@ def test_the_workers_of_a_pool_deliver(
                 pool.close()
                 pool.join()
         """
-    assert run(tmp_path, script, method, cluster.bootstrap_servers, topic) == ""
+    assert run(tmp_path, script, method, cluster, topic) == ""
     assert_delivered(cluster, topic, {b"task%d" % number: 100 for number in range(4)})
 
 
@@ -121,7 +103,6 @@ def test_the_workers_of_a_pool_deliver(
 def test_a_callback_at_the_end_of_a_child_may_use_its_queue(
     cluster: KafkaCluster, topic: str, tmp_path: pathlib.Path, method: str
 ) -> None:
-    cluster.create_topic(topic)
     script = """
         def report_to(queue):
             producer = make()
@@ -142,7 +123,7 @@ def test_a_callback_at_the_end_of_a_child_may_use_its_queue(
             assert child.exitcode == 0
             assert told == [(None, offset) for offset in range(100)], told
         """
-    assert run(tmp_path, script, method, cluster.bootstrap_servers, topic) == ""
+    assert run(tmp_path, script, method, cluster, topic) == ""
     assert_delivered(cluster, topic, {b"child": 100})
 
 
@@ -150,7 +131,6 @@ def test_a_forked_child_may_use_its_parents_producer(
     cluster: KafkaCluster, topic: str, tmp_path: pathlib.Path
 ) -> None:
     """And so does its own child; each delivers its own messages and no others."""
-    cluster.create_topic(topic)
     script = """
         def pass_on(generations):
             send(b"generation%d" % generations, producer)
@@ -162,7 +142,7 @@ def test_a_forked_child_may_use_its_parents_producer(
             producer = make()
             pass_on(2)
         """
-    assert run(tmp_path, script, "fork", cluster.bootstrap_servers, topic) == ""
+    assert run(tmp_path, script, "fork", cluster, topic) == ""
     assert_delivered(cluster, topic, {b"generation%d" % number: 100 for number in range(3)})
 
 
@@ -172,7 +152,6 @@ def test_a_forked_child_may_use_its_parents_producer(
 def test_a_child_that_fails_delivers(
     cluster: KafkaCluster, topic: str, tmp_path: pathlib.Path, ending: str, code: int
 ) -> None:
-    cluster.create_topic(topic)
     script = f"""
         def send_and_fail():
             send(b"child")
@@ -182,6 +161,32 @@ def test_a_child_that_fails_delivers(
             context = multiprocessing.get_context(method)
             ended([context.Process(target=send_and_fail)], {code})
         """
-    err = run(tmp_path, script, "fork", cluster.bootstrap_servers, topic)
+    err = run(tmp_path, script, "fork", cluster, topic)
     assert err.endswith("LookupError: a mistake of the user\n") == (code == 1)
     assert_delivered(cluster, topic, {b"child": 100})
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_child_with_an_idle_executor_ends(tmp_path: pathlib.Path, method: str) -> None:
+    """Only the shutdown of the interpreter ends the threads of the executor."""
+    script = """
+        import concurrent.futures, multiprocessing, sys
+        from pykaproducer import Producer
+
+        def with_an_executor():
+            global executor, producer
+            executor = concurrent.futures.ThreadPoolExecutor(2)
+            executor.submit(int).result()
+            producer = Producer(bootstrap_servers="127.0.0.1:1", exit_flush_timeout_ms=1)
+            producer.send("t", b"1")
+
+        if __name__ == "__main__":
+            child = multiprocessing.get_context(sys.argv[1]).Process(target=with_an_executor)
+            child.start()
+            child.join(30)
+            if child.is_alive():
+                child.kill()
+                child.join()
+            sys.exit(child.exitcode != 0)
+        """
+    run_module(tmp_path, script, method)

@@ -1,13 +1,10 @@
 """``os.fork`` at any moment: the child's producer is empty and works, the parent's is unaffected.
 
-Each test is a separate program. Every child is ended by an alarm if it does not end by itself, and
-by ``os._exit``, so that only the effect of the fork is tested.
+Each test is a separate program.
 """
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import textwrap
 
 import pytest
@@ -16,35 +13,14 @@ from pykaproducer.testing import KafkaCluster
 from tests._support import programs
 from tests.cluster.readback import read_log
 
-#: Far more than a program here takes (seconds).
-SOON = 60
-
 PROLOGUE = """
-    import asyncio, gc, itertools, logging, os, signal, sys, threading, traceback
+    import asyncio, gc, itertools
     from pykaproducer import ForkedProducerError, Producer
 
     # On a slow machine close() reports what it waits for.
     logging.getLogger("pykaproducer").setLevel("ERROR")
     servers, topic = sys.argv[1:]
-
-    def fork(work, *arguments):
-        child = os.fork()
-        if child:
-            return child
-        code = 1
-        try:
-            signal.alarm(30)
-            work(*arguments)
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stderr.flush()
-            os._exit(code)
-
-    def join(child):
-        status = os.waitpid(child, 0)[1]
-        assert status == 0, f"a child ended with {status}"
+    os.dup2(1, 2)  # a program without output writes no error either
 
     def sockets():
         found = set()
@@ -73,23 +49,16 @@ PROLOGUE = """
     """
 
 
-def run(script: str, *arguments: str) -> None:
-    """Run a program that must end by itself, successfully and without output."""
-    ended = subprocess.run(
-        [
-            sys.executable,
-            "-W",
-            "ignore::DeprecationWarning",  # newer Pythons warn of a fork while threads are running
-            "-c",
-            textwrap.dedent(PROLOGUE) + textwrap.dedent(script),
-            *arguments,
-        ],
-        stderr=subprocess.PIPE,
-        text=True,
-        timeout=SOON,
-        check=False,
-    )
-    assert (ended.returncode, ended.stderr) == (0, "")
+def run(script: str, cluster: KafkaCluster, topic: str) -> None:
+    """Run a program that must end successfully and without output."""
+    cluster.create_topic(topic)
+    text = programs.FORKS + textwrap.dedent(PROLOGUE) + textwrap.dedent(script)
+    assert programs.run(text, cluster.bootstrap_servers, topic) == ""
+
+
+def program(script: str) -> str:
+    """Return the output of a program that forks, without a cluster."""
+    return programs.run(programs.FORKS + textwrap.dedent(script))
 
 
 def by_sender(cluster: KafkaCluster, topic: str) -> dict[bytes, list[int]]:
@@ -103,7 +72,6 @@ def by_sender(cluster: KafkaCluster, topic: str) -> dict[bytes, list[int]]:
 
 def test_a_fork_while_other_threads_use_producers(cluster: KafkaCluster, topic: str) -> None:
     """The child never waits for a lock that they hold at that moment."""
-    cluster.create_topic(topic)
     script = """
         producer = Producer(bootstrap_servers=servers)
         stop = threading.Event()
@@ -151,7 +119,7 @@ def test_a_fork_while_other_threads_use_producers(cluster: KafkaCluster, topic: 
             producer.send(topic, b"%s %d" % (name, count + 1))
         producer.close(30)
         """
-    run(script, cluster.bootstrap_servers, topic)
+    run(script, cluster, topic)
     found = by_sender(cluster, topic)
     assert set(found.pop(b"short")) == {0}
     for name in (b"one", b"two"):
@@ -163,7 +131,6 @@ def test_a_fork_while_other_threads_use_producers(cluster: KafkaCluster, topic: 
 def test_threads_of_a_child_that_use_it_first_at_once_share_one_pipeline(
     cluster: KafkaCluster, topic: str
 ) -> None:
-    cluster.create_topic(topic)
     script = """
         producer = Producer(bootstrap_servers=servers, client_id="forked")
         producer.send(topic, b"parent 0")
@@ -194,14 +161,13 @@ def test_threads_of_a_child_that_use_it_first_at_once_share_one_pipeline(
             join(fork(begin_together, b"child%d" % number))
         producer.close(30)
         """
-    run(script, cluster.bootstrap_servers, topic)
+    run(script, cluster, topic)
     found = by_sender(cluster, topic)
     assert found.pop(b"parent") == [0]
     assert found == {b"child%d-%d" % (c, thread): [0] for c in range(20) for thread in range(8)}
 
 
 def test_what_was_pending_at_the_fork_stays_the_parents(cluster: KafkaCluster, topic: str) -> None:
-    cluster.create_topic(topic)
     script = """
         producer = Producer(bootstrap_servers=servers, linger_ms=60_000)
         settled = producer.send(topic, b"parent 0")
@@ -238,14 +204,13 @@ def test_what_was_pending_at_the_fork_stays_the_parents(cluster: KafkaCluster, t
         assert pending.result(0).offset > 0
         producer.close(30)
         """
-    run(script, cluster.bootstrap_servers, topic)
+    run(script, cluster, topic)
     found = by_sender(cluster, topic)
     assert found == {b"parent": [0, 1], b"child0": [0, 1, 2], b"child1": [0, 1, 2]}
 
 
 def test_a_child_does_not_touch_its_parents_connections(cluster: KafkaCluster, topic: str) -> None:
     """Whether it uses the producer, only closes it, aborts, or drops the last reference."""
-    cluster.create_topic(topic)
     script = """
         producer = Producer(bootstrap_servers=servers)
         numbers = itertools.count()
@@ -268,13 +233,12 @@ def test_a_child_does_not_touch_its_parents_connections(cluster: KafkaCluster, t
         producer.close(30)
         assert not sockets()
         """
-    run(script, cluster.bootstrap_servers, topic)
+    run(script, cluster, topic)
     assert by_sender(cluster, topic) == {b"parent": [0, 1, 2, 3, 4], b"child": [0, 1, 2]}
 
 
 def test_a_callback_may_fork(cluster: KafkaCluster, topic: str) -> None:
     """Then the thread that runs callbacks in the parent is the child's only one."""
-    cluster.create_topic(topic)
     script = """
         producer = Producer(bootstrap_servers=servers)
         forked = threading.Event()
@@ -288,7 +252,7 @@ def test_a_callback_may_fork(cluster: KafkaCluster, topic: str) -> None:
         assert forked.wait(30)
         producer.close(30)
         """
-    run(script, cluster.bootstrap_servers, topic)
+    run(script, cluster, topic)
     assert by_sender(cluster, topic) == {b"parent": [0, 1], b"child": [0, 1, 2]}
 
 
@@ -309,13 +273,12 @@ def test_a_child_holds_none_of_its_parents_connections(cluster: KafkaCluster, to
             join(fork(look))
             producer.send(topic, b"parent 1").result(30)
         """
-    run(script, cluster.bootstrap_servers, topic)
+    run(script, cluster, topic)
     assert by_sender(cluster, topic) == {b"parent": [0, 1]}
 
 
 def test_a_producer_that_cannot_be_reset_does_not_keep_others_from_it() -> None:
     script = """
-        import os
         from pykaproducer import Producer
 
         class Broken(Producer):
@@ -325,14 +288,11 @@ def test_a_producer_that_cannot_be_reset_does_not_keep_others_from_it() -> None:
         producers = [kind(bootstrap_servers="127.0.0.1:1") for kind in [Producer, Broken] * 5]
         for producer in producers:
             producer.send("t", b"parent's")
-        child = os.fork()
-        if child == 0:
-            os._exit(any(producer.accepted for producer in producers[::2]))
-        assert os.waitpid(child, 0)[1] == 0
+        join(fork(lambda: print([producer.accepted for producer in producers[::2]])))
         for producer in producers:
             producer.abort()
         """
-    programs.run(script)
+    assert program(script) == "[0, 0, 0, 0, 0]\n"
 
 
 def test_a_fork_waits_for_a_line_that_a_stage_writes() -> None:
@@ -343,7 +303,6 @@ def test_a_fork_waits_for_a_line_that_a_stage_writes() -> None:
     3. The child exists once the line is written.
     """
     script = """
-        import logging, os, threading
         from pykaproducer import Producer
 
         entered, go_on, lines = threading.Event(), threading.Event(), []
@@ -359,19 +318,15 @@ def test_a_fork_waits_for_a_line_that_a_stage_writes() -> None:
         producer.send("t", b"value")
         assert entered.wait(30)
         os.register_at_fork(before=go_on.set)
-        child = os.fork()
-        if child == 0:
-            os._exit(0 if lines else 1)
-        assert os.waitpid(child, 0)[1] == 0
+        join(fork(lambda: print(len(lines) > 0)))
         producer.abort()
         """
-    programs.run(script)
+    assert program(script) == "True\n"
 
 
 def test_a_fork_finds_a_moment_between_many_lines() -> None:
     """The lines that wait are written after the fork."""
     script = """
-        import logging, os, threading
         from pykaproducer.testing import ScriptedCluster
         from pykaproducer._util.guarded_log import GuardedLogger
 
@@ -398,20 +353,16 @@ def test_a_fork_finds_a_moment_between_many_lines() -> None:
             for _ in range(5):
                 entered.clear()
                 assert entered.wait(30)
-                child = os.fork()
-                if child == 0:
-                    os._exit(inside)
-                print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), end="")
+                join(fork(lambda: print(inside)))
             finished.set()
             producer.close()
         """
-    assert programs.run(script) == "00000"
+    assert program(script) == "False\n" * 5
 
 
 def test_a_handler_may_fork() -> None:
     """The fork must not wait for the line that its own thread writes; the child has no lines."""
     script = """
-        import logging, os, threading
         from pykaproducer import Producer
 
         forked = threading.Event()
@@ -419,11 +370,7 @@ def test_a_handler_may_fork() -> None:
         class Handler(logging.Handler):
             def emit(self, record):
                 if not forked.is_set():
-                    child = os.fork()
-                    if child == 0:
-                        producer.abort()
-                        os._exit(7)
-                    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+                    join(fork(lambda: print("child", producer.abort())))
                     forked.set()
 
         logging.getLogger("pykaproducer").addHandler(Handler())
@@ -432,7 +379,7 @@ def test_a_handler_may_fork() -> None:
         assert forked.wait(30)
         producer.abort()
         """
-    assert programs.run(script) == "7\n"
+    assert program(script) == "child None\n"
 
 
 @pytest.mark.parametrize("wait", ["flush", "close", "result", "exception", "block"])
@@ -466,3 +413,48 @@ def test_a_signal_handler_that_forks_during_a_wait(wait: str) -> None:
         """
     script = programs.FORKING_HANDLER + textwrap.dedent(script)
     assert programs.run(script, wait) == "child: 7\n2\n"
+
+
+def test_a_producer_of_a_scripted_cluster_is_empty_in_a_child() -> None:
+    script = """
+        from pykaproducer.testing import ScriptedCluster
+
+        with ScriptedCluster(topics={"t": 1}) as cluster, cluster.producer() as producer:
+            producer.send("t", b"v").result(30)
+            join(fork(lambda: print(producer.accepted, producer._pipeline)))
+        """
+    assert program(script) == "0 None\n"
+
+
+def test_a_fork_in_a_serializer() -> None:
+    """The child's message is separate: it has an outcome there, and its bytes are released."""
+    script = """
+        from pykaproducer.testing import ScriptedCluster
+
+        child = None
+
+        def forks(value):
+            global child
+            if value == b"fork":
+                child = os.fork()
+            return value
+
+        with ScriptedCluster(topics={"t": 1}) as cluster:
+            # No stage takes the parent's chunk: it is open at the fork.
+            producer = cluster.producer(value_serializer=forks, linger_ms=0)
+            producer.send("t", b"first").result(30)
+            producer._pipeline.dispatcher.wake = lambda **_: None
+            producer.send("t", b"the parent's")
+            delivery = producer.send("t", b"fork")
+            if child == 0:
+                leave(lambda: print("child:", producer.accepted, len(delivery.chunk), delivery.row))
+            assert os.waitpid(child, 0)[1] == 0
+            print("parent:", producer.accepted, len(delivery.chunk), delivery.row)
+            del producer._pipeline.dispatcher.wake
+            producer.flush(30)
+            print([record.value for record in cluster.log("t")])
+            producer.close()
+        """
+    assert program(script) == (
+        "child: 1 1 0\nparent: 3 2 1\n[b'first', b\"the parent's\", b'fork']\n"
+    )

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pykaproducer import TransactionControl
+from pykaproducer import PreparedTransaction, TopicPartition, TransactionControl
 from pykaproducer.testing import FakeClock, ScriptedCluster
 from pykaproducer.testing.scripted import Drop, Exchange, Hold, Refuse, proceed
 from tests.transactions.helper import PATIENCE
@@ -40,6 +40,21 @@ FIND, APIS = (
 )
 #: The coordinator of everything is broker 0, unless it moves.
 COORDINATOR, OTHER = 0, 1
+
+
+NAME, TOPIC = "orders-0", "t"
+PLACE = TopicPartition(TOPIC, 0)
+#: The calls of a control client.
+CONTROLS: dict[str, Callable[[TransactionControl, PreparedTransaction, float], Any]] = {
+    "initialize": lambda c, token, t: c.initialize("driver", 60_000, timeout=t),
+    "commit_offsets": lambda c, token, t: c.commit_offsets(token, {"g": {PLACE: 1}}, timeout=t),
+    "complete": lambda c, token, t: c.complete(token, commit=False, timeout=t),
+    "complete_all": lambda c, token, t: c.complete_all([token], commit=True, timeout=t),
+    "fence": lambda c, token, t: c.fence([NAME], timeout=t),
+    "describe": lambda c, token, t: c.describe([NAME], timeout=t),
+    "list": lambda c, token, t: c.list(timeout=t),
+    "offsets": lambda c, token, t: c.offsets(["g"], timeout=t),
+}
 
 
 class CountingClock(FakeClock):

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
 import pytest
 
-from pykaproducer.testing import FakeClock, FaultProxy, KafkaCluster, ScriptedCluster
-from pykaproducer.testing._processes import tick
-from tests._support.fixtures.cluster import FEATURES, PROPERTIES, proxied
-from tests.transactions.helper import PATIENCE, Kafka
+from pykaproducer.testing import FakeClock, ScriptedCluster
+from tests._support.fixtures.cluster import FEATURES, proxied
+from tests.transactions.helper import Kafka, own_broker
 
 
 @pytest.fixture(scope="session", params=[pytest.param("TV1", marks=pytest.mark.full), "TV2"])
@@ -23,16 +21,8 @@ def kafka(request: pytest.FixtureRequest) -> Iterator[Kafka]:
 @pytest.fixture(scope="module", params=[pytest.param("TV1", marks=pytest.mark.full), "TV2"])
 def own_kafka(request: pytest.FixtureRequest) -> Iterator[Kafka]:
     """Yield a broker of this process; a test that stops it must restore it."""
-    with (
-        FaultProxy() as proxy,
-        KafkaCluster(
-            properties=PROPERTIES,
-            features=FEATURES[request.param],
-            proxies=[proxy],
-            fast_start=True,
-        ) as cluster,
-    ):
-        yield Kafka(cluster, proxy, request.param)
+    with own_broker(request.param) as started:
+        yield started
 
 
 @pytest.fixture
@@ -41,11 +31,7 @@ def topic(kafka: Kafka, topic: str) -> Iterator[str]:
     name = f"{kafka.protocol}-{topic}"
     kafka.cluster.create_topic(name, partitions=3)
     yield name
-    kafka.proxy.restore()  # a test that failed may have left a cut
-    deadline = time.monotonic() + PATIENCE
-    while kafka.proxy.connections:  # it closes its side of them a little later
-        assert time.monotonic() < deadline
-        tick()
+    kafka.restore()  # a test that failed may have left a cut
 
 
 @pytest.fixture(params=sorted(FEATURES))

@@ -69,6 +69,14 @@ class World:
                 return answer
             assert time.monotonic() < deadline, answer
 
+    def _sender(self, producer: Producer, prefix: str = "") -> dict[str, Any]:
+        """Return the fields that say whose request it is."""
+        return {
+            f"{prefix}transactional_id": self.name,
+            f"{prefix}producer_id": producer[0],
+            f"{prefix}producer_epoch": producer[1],
+        }
+
     def find(self) -> None:
         """Wait until there are coordinators. The first request creates the topics of their logs."""
         for kind in (0, 1):
@@ -123,16 +131,11 @@ class World:
         return f"{found.error_code}" + (f" @{found.base_offset}" if not found.error_code else "")
 
     def add(self, producer: Producer, *partitions: int, version: int = 3, topic: str = "") -> Any:
-        prefix = "v3_and_below_"
         kind = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
         request = AddPartitionsToTxnRequest(
             version=version,
-            **{
-                f"{prefix}transactional_id": self.name,
-                f"{prefix}producer_id": producer[0],
-                f"{prefix}producer_epoch": producer[1],
-                f"{prefix}topics": [kind(name=topic or self.topic, partitions=list(partitions))],
-            },
+            **self._sender(producer, "v3_and_below_"),
+            v3_and_below_topics=[kind(name=topic or self.topic, partitions=list(partitions))],
         )
 
         def codes(answer: Any) -> list[int]:
@@ -150,9 +153,7 @@ class World:
     def add_group(self, producer: Producer, group: str, version: int = 4) -> str:
         request = AddOffsetsToTxnRequest(
             version=version,
-            transactional_id=self.name,
-            producer_id=producer[0],
-            producer_epoch=producer[1],
+            **self._sender(producer),
             group_id=group,
         )
         return str(self.ask(request, lambda answer: [answer.error_code]).error_code)
@@ -175,10 +176,8 @@ class World:
         )
         request = TxnOffsetCommitRequest(
             version=version or (5 if self.protocol == 2 else 4),
-            transactional_id=self.name,
             group_id=group,
-            producer_id=producer[0],
-            producer_epoch=producer[1],
+            **self._sender(producer),
             generation_id=generation,
             topics=[kind(name=topic or self.topic, partitions=[one])],
         )
@@ -204,9 +203,7 @@ class World:
     ) -> Any:
         request = EndTxnRequest(
             version=version or (5 if self.protocol == 2 else 4),
-            transactional_id=self.name,
-            producer_id=producer[0],
-            producer_epoch=producer[1],
+            **self._sender(producer),
             committed=commit,
         )
         return self.ask(request, lambda answer: [answer.error_code], once)
@@ -248,6 +245,12 @@ class World:
             return str(answer.error_code)
         letter = self._letters.setdefault(answer.producer_id, "ABCDE"[len(self._letters)])
         return f"{answer.error_code} {letter}{answer.producer_epoch}"
+
+    def ended(self, producer: Producer, *, commit: bool, **more: Any) -> str:
+        return self.text_of(self.end(producer, commit=commit, **more))
+
+    def initialized(self, *expected: Producer, **more: Any) -> str:
+        return self.text_of(self.init(*expected, **more))
 
 
 Conversation = Callable[[World], list[str]]
@@ -292,14 +295,7 @@ def _only(answer: Any) -> Any:
     second=["0 @0", "0 A1", "0 A1", "48", "CompleteCommit"],
 )
 def a_commit_that_is_repeated(world: World) -> list[str]:
-    producer = world.begin()
-    answers = [world.write(producer)]
-    answers += [world.text_of(world.end(producer, commit=True)) for _ in range(2)]
-    return [
-        *answers,
-        world.text_of(world.end(producer, commit=False)),
-        world.describe().transaction_state,
-    ]
+    return _end_that_is_repeated(world, commit=True)
 
 
 @answered(
@@ -307,34 +303,24 @@ def a_commit_that_is_repeated(world: World) -> list[str]:
     second=["0 @0", "0 A1", "0 A1", "48", "CompleteAbort"],
 )
 def an_abort_that_is_repeated(world: World) -> list[str]:
+    return _end_that_is_repeated(world, commit=False)
+
+
+def _end_that_is_repeated(world: World, *, commit: bool) -> list[str]:
     producer = world.begin()
-    answers = [world.write(producer)]
-    answers += [world.text_of(world.end(producer, commit=False)) for _ in range(2)]
-    return [
-        *answers,
-        world.text_of(world.end(producer, commit=True)),
-        world.describe().transaction_state,
-    ]
+    ends = (commit, commit, not commit)
+    answers = [world.write(producer), *(world.ended(producer, commit=each) for each in ends)]
+    return [*answers, world.describe().transaction_state]
 
 
-@answered(
-    first=["0 @0", "0", "0 A1", "90"],
-    second=["0 @0", "0 A1", "0 A2", "90"],
-)
+@answered(first=["0 @0", "0", "0 A1", "90"], second=["0 @0", "0 A1", "0 A2", "90"])
 def a_commit_that_is_repeated_after_the_next_producer(world: World) -> list[str]:
     producer = world.begin()
-    answers = [
-        world.write(producer),
-        world.text_of(world.end(producer, commit=True)),
-        world.text_of(world.init()),
-    ]
-    return [*answers, world.text_of(world.end(producer, commit=True))]
+    answers = [world.write(producer), world.ended(producer, commit=True), world.initialized()]
+    return [*answers, world.ended(producer, commit=True)]
 
 
-@answered(
-    first=["0 @0", "0", "CompleteCommit"],
-    second=["0 @0", "0 A1", "CompleteCommit"],
-)
+@answered(first=["0 @0", "0", "CompleteCommit"], second=["0 @0", "0 A1", "CompleteCommit"])
 def a_commit_from_another_connection(world: World) -> list[str]:
     """Only the transactional id, the producer id and the epoch count."""
     producer = world.begin()
@@ -342,7 +328,7 @@ def a_commit_from_another_connection(world: World) -> list[str]:
     with world.connect() as other:
         other.client_id = "another"
         mine, world.client = world.client, other
-        answers.append(world.text_of(world.end(producer, commit=True)))
+        answers.append(world.ended(producer, commit=True))
         world.wait_for("CompleteCommit")
         world.client = mine
     return [*answers, world.describe().transaction_state]
@@ -358,11 +344,9 @@ def a_commit_that_is_repeated_in_the_next_transaction(world: World) -> list[str]
     answers = [world.write(producer)]
     answer = world.end(producer, commit=True)
     world.wait_for("CompleteCommit")
-    answers += [
-        world.text_of(answer),
-        world.write(world.after(producer, answer), 2 - world.protocol),
-    ]
-    answers.append(world.text_of(world.end(producer, commit=True)))
+    answers.append(world.text_of(answer))
+    answers.append(world.write(world.after(producer, answer), 2 - world.protocol))
+    answers.append(world.ended(producer, commit=True))
     if world.protocol == 1:
         world.wait_for("CompleteCommit")
     return [*answers, world.describe().transaction_state]
@@ -383,22 +367,13 @@ def several_transactions(world: World) -> list[str]:
     return answers
 
 
-@answered(
-    first=["48", "48", "48", "48"],
-    second=["48", "0 A1", "0 A1", "48"],
-)
+@answered(first=["48", "48", "48", "48"], second=["48", "0 A1", "0 A1", "48"])
 def an_end_without_anything(world: World) -> list[str]:
     producer = world.begin()
-    return [
-        world.text_of(world.end(producer, commit=commit)) for commit in (True, False, False, True)
-    ]
+    return [world.ended(producer, commit=commit) for commit in (True, False, False, True)]
 
 
-@answered(
-    first=[],
-    mixed=["0 @0", "0 A1", "0 @2"],
-    second=["0 @0", "0", "0 @2"],
-)
+@answered(first=[], mixed=["0 @0", "0 A1", "0 @2"], second=["0 @0", "0", "0 @2"])
 def an_end_of_the_other_protocol(world: World) -> list[str]:
     """Only a server of the second protocol knows both."""
     if world.server == 1:
@@ -427,43 +402,29 @@ def a_transaction_that_times_out(world: World) -> list[str]:
     world.expire(world)
     answers += [world.describe().transaction_state, world.produce(producer, 1)]
     answers.append(world.add(producer, 0))
-    answers.append(world.text_of(world.end(producer, commit=True)))
+    answers.append(world.ended(producer, commit=True))
     if world.protocol == 1:
-        answers.append(world.text_of(world.end(producer, commit=True, version=1)))
-        answers.append(world.text_of(world.init(producer)))
+        answers.append(world.ended(producer, commit=True, version=1))
+        answers.append(world.initialized(producer))
     else:
         answer = world.end(producer, commit=False)
         answers += [world.text_of(answer), world.write(world.after(producer, answer))]
     return answers
 
 
-@answered(
-    first=["0 @0", "51", "0 A2", "47", "90", "90", "90"],
-)
+@answered(first=["0 @0", "51", "0 A2", "47", "90", "90", "90"])
 def a_second_instance(world: World) -> list[str]:
     producer = world.begin()
-    answers = [
-        world.write(producer),
-        world.text_of(world.init(once=True)),
-        world.text_of(world.init()),
-    ]
-    answers += [world.produce(producer, 1), world.text_of(world.end(producer, commit=True))]
-    return [
-        *answers,
-        world.text_of(world.end(producer, commit=False)),
-        world.text_of(world.init(producer)),
-    ]
+    answers = [world.write(producer), world.initialized(once=True), world.initialized()]
+    answers += [world.produce(producer, 1), world.ended(producer, commit=True)]
+    return [*answers, world.ended(producer, commit=False), world.initialized(producer)]
 
 
-@answered(
-    first=["0 A1", "0 A1", "0 A2", "90", "0 A3"],
-)
+@answered(first=["0 A1", "0 A1", "0 A2", "90", "0 A3"])
 def the_same_instance_again(world: World) -> list[str]:
     producer = world.begin()
-    first = [
-        world.text_of(world.init(each)) for each in (producer, producer, (producer[0], 1), producer)
-    ]
-    return [*first, world.text_of(world.init())]
+    first = [world.initialized(each) for each in (producer, producer, (producer[0], 1), producer)]
+    return [*first, world.initialized()]
 
 
 @answered(
@@ -473,86 +434,66 @@ def the_same_instance_again(world: World) -> list[str]:
 )
 def initialized_by_its_owner_while_open(world: World) -> list[str]:
     producer = world.begin()
-    answers = [world.write(producer), world.text_of(world.init(producer, once=True))]
-    return [*answers, world.text_of(world.init(producer)), world.describe().transaction_state]
+    answers = [world.write(producer), world.initialized(producer, once=True)]
+    return [*answers, world.initialized(producer), world.describe().transaction_state]
 
 
-@answered(
-    first=["0 A1", "90", "47", "90", "47", "90", "47", "90", "47"],
-)
+@answered(first=["0 A1", "90", "47", "90", "47", "90", "47", "90", "47"])
 def codes_for_older_clients(world: World) -> list[str]:
     producer = world.begin()
     newer = world.init()
-    answers = [world.text_of(newer), world.text_of(world.init(producer, version=4))]
-    answers += [world.text_of(world.init(producer, version=3)), world.add(producer, 0, version=3)]
-    answers += [
-        world.add(producer, 0, version=1),
-        world.add_group(producer, "g"),
-        world.add_group(producer, "g", 1),
-    ]
-    answers += [world.text_of(world.end(producer, commit=True, version=v)) for v in (4, 1)]
+    answers = [world.text_of(newer), world.initialized(producer, version=4)]
+    answers += [world.initialized(producer, version=3), world.add(producer, 0, version=3)]
+    answers += [world.add(producer, 0, version=1), world.add_group(producer, "g")]
+    answers.append(world.add_group(producer, "g", 1))
+    answers += [world.ended(producer, commit=True, version=v) for v in (4, 1)]
     return answers
 
 
-@answered(
-    first=["49", "49", "49", "90", "90", "42", "42"],
-)
+@answered(first=["49", "49", "49", "90", "90", "42", "42"])
 def what_the_coordinator_does_not_know(world: World) -> list[str]:
-    named = world.text_of(world.end((5, 0), commit=True))
+    named = world.ended((5, 0), commit=True)
     producer = world.begin()
-    answers = [named, world.text_of(world.end((producer[0] + 999, 0), commit=True))]
+    answers = [named, world.ended((producer[0] + 999, 0), commit=True)]
     answers += [world.add((producer[0] + 999, 0), 0), world.add((producer[0], 7), 0)]
-    answers.append(world.text_of(world.end((producer[0], 7), commit=True)))
+    answers.append(world.ended((producer[0], 7), commit=True))
     world.name = ""
-    answers += [world.text_of(world.init()), world.text_of(world.end(producer, commit=True))]
+    answers += [world.initialized(), world.ended(producer, commit=True)]
     return answers
 
 
-@answered(
-    first=["50", "0 A0", "50"],
-)
+@answered(first=["50", "0 A0", "50"])
 def a_timeout_out_of_range(world: World) -> list[str]:
     timeouts = (900_001, 900_000, 0)
-    return [world.text_of(world.init(timeout_ms=timeout)) for timeout in timeouts]
+    return [world.initialized(timeout_ms=timeout) for timeout in timeouts]
 
 
 # What is written --------------------------------------------------------------------------------
 
 
-@answered(
-    first=["120", "48", "55 3", "120", "0", "0 @0"],
-)
+@answered(first=["120", "48", "55 3", "120", "0", "0 @0"])
 def a_partition_that_was_not_added(world: World) -> list[str]:
     producer = world.begin()
     answers = [world.produce(producer, version=version) for version in (11, 9)]
-    answers += [
-        world.add(producer, 0, 99),
-        world.produce(producer, version=11),
-        world.add(producer, 0),
-    ]
-    return [*answers, world.produce(producer, version=11)]
+    answers += [world.add(producer, 0, 99), world.produce(producer, version=11)]
+    return [*answers, world.add(producer, 0), world.produce(producer, version=11)]
 
 
-@answered(
-    first=["0 @0", "0", "120", "48", "0 A1", "47"],
-    second=["0 @0", "0 A1", "47"],
-)
+@answered(first=["0 @0", "0", "120", "48", "0 A1", "47"], second=["0 @0", "0 A1", "47"])
 def a_late_batch(world: World) -> list[str]:
     producer = world.begin()
-    answers = [world.write(producer), world.text_of(world.end(producer, commit=True))]
+    answers = [world.write(producer), world.ended(producer, commit=True)]
     # Before the marker is written, a broker appends it to the transaction.
     world.wait_for("CompleteCommit")
     answers.append(world.produce(producer, 1))
     if world.protocol == 1:
         answers.append(world.produce(producer, 1, version=9))
-        answers.append(world.text_of(world.init(producer)))
+        answers.append(world.initialized(producer))
         answers.append(world.produce(producer, 1))
     return answers
 
 
-@answered(
-    first=["0 @0", "0 A1", "45", "0 @2"],
-)
+@answered(first=["0 @0", "0 A1", "45", "0 @2"])
 def a_first_sequence_that_is_not_the_first(world: World) -> list[str]:
     producer = world.begin()
     answers = [world.write(producer)]
@@ -563,9 +504,7 @@ def a_first_sequence_that_is_not_the_first(world: World) -> list[str]:
     return [*answers, world.text_of(answer), world.write(producer, 5), world.write(producer, 0)]
 
 
-@answered(
-    first=["0 @0", "0 @1", "0 @1", "0 @0", "45"],
-)
+@answered(first=["0 @0", "0 @1", "0 @1", "0 @0", "45"])
 def batches_that_are_repeated_in_a_transaction(world: World) -> list[str]:
     producer = world.begin()
     return [world.write(producer, sequence) for sequence in (0, 1, 1, 0, 3)]
@@ -574,9 +513,7 @@ def batches_that_are_repeated_in_a_transaction(world: World) -> list[str]:
 # Offsets ----------------------------------------------------------------------------------------
 
 
-@answered(
-    first=["0 -1", "0", "88 -1", "0 -1", "0 7", "0", "88 -1", "0 7", "0 7"],
-)
+@answered(first=["0 -1", "0", "88 -1", "0 -1", "0 7", "0", "88 -1", "0 7", "0 7"])
 def offsets_of_a_transaction(world: World) -> list[str]:
     producer, group = world.begin(), f"group-{world.name}"
     answers = [world.offset(group)]
@@ -597,9 +534,7 @@ def _settled(world: World, group: str) -> str:
     return found
 
 
-@answered(
-    first=["0 0", "0 1", "0 2", "0 2", "0 4", "0 5", "0 6", "0 6"],
-)
+@answered(first=["0 0", "0 1", "0 2", "0 2", "0 4", "0 5", "0 6", "0 6"])
 def offsets_that_the_next_producer_reads(world: World) -> list[str]:
     """When InitProducerId is answered, the last transaction and its offsets are decided."""
     group, answers = f"group-{world.name}", []
@@ -613,14 +548,11 @@ def offsets_that_the_next_producer_reads(world: World) -> list[str]:
     return answers
 
 
-@answered(
-    first=["0", "0", "0", "0 5", "0 5"],
-    second=["0", "0", "0 A1", "0 5", "0 5"],
-)
+@answered(first=["0", "0", "0", "0 5", "0 5"], second=["0", "0", "0 A1", "0 5", "0 5"])
 def offsets_of_several_groups(world: World) -> list[str]:
     producer, groups = world.begin(), [f"{each}-{world.name}" for each in "ab"]
     answers = [world.write_offset(producer, group, 5) for group in groups]
-    answers.append(world.text_of(world.end(producer, commit=True)))
+    answers.append(world.ended(producer, commit=True))
     return answers + [_settled(world, group) for group in groups]
 
 
@@ -646,9 +578,7 @@ def offsets_that_are_refused(world: World) -> list[str]:
     return answers
 
 
-@answered(
-    first=["105", "Empty 60000 []", "Ongoing 60000 ['True [0]']", "CompleteCommit 60000 []"],
-)
+@answered(first=["105", "Empty 60000 []", "Ongoing 60000 ['True [0]']", "CompleteCommit 60000 []"])
 def what_is_described(world: World) -> list[str]:
     answers = [str(world.describe().error_code)]
     producer = world.begin()

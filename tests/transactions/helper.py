@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,8 @@ from pykaproducer import Producer
 from pykaproducer._machines.transaction_calls import ControlCalls
 from pykaproducer.testing import FaultProxy, KafkaCluster
 from pykaproducer.testing._processes import tick
-from tests._support.fixtures.cluster import FEATURES, PROCESS
+from tests._support.consumer import read_through
+from tests._support.fixtures.cluster import FEATURES, PROCESS, PROPERTIES
 from tests.pipeline.helper import pipeline_of
 
 #: How long a test waits for what must happen (seconds); only a hang takes as long.
@@ -50,6 +51,23 @@ class Kafka:
         """Return a producer in a transaction."""
         return begun(self.producer(**settings))
 
+    def restore(self) -> None:
+        """Let the proxy pass everything, and wait until its side of all connections is closed."""
+        self.proxy.restore()
+        deadline = time.monotonic() + PATIENCE
+        while self.proxy.connections:
+            assert time.monotonic() < deadline
+            tick()
+
+    @contextmanager
+    def silent(self) -> Iterator[None]:
+        """Let nothing pass the proxy."""
+        self.proxy.black_hole()
+        try:
+            yield
+        finally:
+            self.proxy.restore()
+
     def committed(self, topic: str) -> list[bytes]:
         """Return what a reader of committed messages sees, once no transaction is open."""
         return read(self.cluster.bootstrap_servers, topic, "read_committed")
@@ -59,28 +77,24 @@ class Kafka:
         return read(self.cluster.bootstrap_servers, topic, "read_uncommitted")
 
 
+@contextmanager
+def own_broker(protocol: str, properties: Mapping[str, str] = PROPERTIES) -> Iterator[Kafka]:
+    """Start a broker of this process behind a proxy."""
+    features = FEATURES[protocol]
+    with (
+        FaultProxy() as proxy,
+        KafkaCluster(
+            properties=properties, features=features, proxies=[proxy], fast_start=True
+        ) as cluster,
+    ):
+        yield Kafka(cluster, proxy, protocol)
+
+
 def begun(producer: Producer) -> Producer:
     """Begin a transaction."""
     producer.init_transactions(PATIENCE)
     producer.begin_transaction()
     return producer
-
-
-def in_thread(work: Callable[[], object]) -> tuple[threading.Thread, list[BaseException | None]]:
-    """Start *work*; return the thread and a list that gets its error, or None."""
-    ended: list[BaseException | None] = []
-
-    def run() -> None:
-        try:
-            work()
-        except BaseException as error:
-            ended.append(error)
-        else:
-            ended.append(None)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    return thread, ended
 
 
 def calls_of(producer: Producer) -> ControlCalls:
@@ -99,30 +113,18 @@ def transactional(servers: str, **settings: Any) -> Producer:
     return Producer(bootstrap_servers=servers, **given)
 
 
-def read(servers: str, topic: str, isolation: str, partitions: Iterable[int] = (0, 1, 2)) -> Any:
+def read(servers: str, topic: str, isolation: str, partitions: Sequence[int] = (0, 1, 2)) -> Any:
     """Return the values in *topic*, partition by partition, once no transaction is open."""
     places = [TopicPartition(topic, partition) for partition in partitions]
-    deadline = time.monotonic() + PATIENCE
-    wait_until_ended(servers, places, deadline)
-    consumer = _consumer(servers, isolation)
-    values: dict[Any, list[bytes]] = {place: [] for place in places}
-    try:
-        consumer.assign(places)
-        consumer.seek_to_beginning()
-        ends = consumer.end_offsets(places)
-        while any(consumer.position(place) < ends[place] for place in places):
-            for place, records in consumer.poll(500).items():
-                values[place] += [record.value for record in records]
-            assert time.monotonic() < deadline, f"{topic} is not readable to its end"
-    finally:
-        consumer.close()
-    return [value for place in places for value in values[place]]
+    wait_until_ended(servers, places, time.monotonic() + PATIENCE)
+    return read_through(servers, topic, partitions, committed=isolation == "read_committed")
 
 
 def wait_until_ended(servers: str, places: list[Any], deadline: float) -> None:
     """Wait until no transaction is open in *places*: readers of committed messages see the end."""
     everything, stable = (
-        _consumer(servers, each) for each in ("read_uncommitted", "read_committed")
+        KafkaConsumer(bootstrap_servers=servers, isolation_level=level, enable_auto_commit=False)
+        for level in ("read_uncommitted", "read_committed")
     )
     try:
         ends = everything.end_offsets(places)
@@ -132,9 +134,3 @@ def wait_until_ended(servers: str, places: list[Any], deadline: float) -> None:
     finally:
         everything.close()
         stable.close()
-
-
-def _consumer(servers: str, isolation: str) -> Any:
-    return KafkaConsumer(
-        bootstrap_servers=servers, isolation_level=isolation, enable_auto_commit=False
-    )

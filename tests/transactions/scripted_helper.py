@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +21,7 @@ from pykaproducer.errors import (
     TransactionTimeoutError,
 )
 from pykaproducer.testing import FakeClock, ScriptedCluster
+from tests._support.threads import Call
 from tests.pipeline.helper import FAST, SOON, ended, until
 from tests.transactions.helper import begun as begun
 from tests.transactions.helper import calls_of
@@ -92,17 +92,15 @@ def error_within_bound(
     The clock goes no further than that, whatever the threads have done. It stands still until the
     coordinator's stage has the call, from when the bound is counted.
     """
-    errors: list[TransactionError] = []
-    thread = threading.Thread(target=lambda: errors.append(error_of(call)))
     limit = clock.monotonic() + BOUND + 1
-    thread.start()
-    until(lambda: not thread.is_alive() or _next_due(producer) is not None)
-    while thread.is_alive() and clock.monotonic() < limit:
-        thread.join(0.005)
+    made = Call(lambda: error_of(call))
+    until(lambda: not made.is_alive() or _next_due(producer) is not None)
+    while made.is_alive() and clock.monotonic() < limit:
+        made.join(0.005)
         clock.jump(0.25)
-    thread.join(SOON)
-    assert not thread.is_alive(), "the call has not ended within its bound and a second"
-    return errors[0]
+    assert made.error() is None, "it has not ended with an error within its bound and a second"
+    error: TransactionError = made.result
+    return error
 
 
 def _next_due(producer: Producer) -> float | None:

@@ -47,45 +47,48 @@ ABOUT_PARTITIONS = (12, 29)
 
 
 def decided() -> Iterator[Any]:
-    """Return (request, code, letter, protocol) for the codes of the table that decide."""
+    """Return ((request, code, letter, group), protocol) for the codes of the table that decide.
+
+    *group*: the coordinator of a group is asked for, within a transaction.
+    """
     for codes, row in TABLE:
         for api, reaction in zip(APIS, row, strict=True):
-            letter = reaction
-            if api == ApiKey.FIND_COORDINATOR and (reaction == "A" or 53 in codes):
-                letter = "U"  # nothing is open while the coordinator is found for the first time
             for code in codes:
-                if (api, code) == (ApiKey.FIND_COORDINATOR, 35):
-                    continue  # test_brokers_that_are_too_old
-                if code is not NO_ANSWER and letter in "AFU":
-                    for protocol in NAMES[api][1]:
-                        name = f"{api.name}-{code}-{protocol}"
-                        yield pytest.param(api, code, letter, protocol, id=name)
+                if code is NO_ANSWER or reaction not in "AFU":
+                    continue
+                for protocol in NAMES[api][1]:
+                    name, letter = f"{api.name}-{code}-{protocol}", reaction
+                    if api == ApiKey.FIND_COORDINATOR:
+                        within = "F" if letter == "U" else letter
+                        of_group = (api, code, within, True)
+                        yield pytest.param(of_group, protocol, id=f"{name}-group")
+                        if code == 35:
+                            continue  # test_brokers_that_are_too_old
+                        if letter == "A" or 53 in codes:
+                            letter = "U"  # nothing is open when it is asked for the first time
+                    yield pytest.param((api, code, letter, False), protocol, id=name)
 
 
-@pytest.mark.parametrize(
-    ("api", "code", "letter", "protocol"), list(decided()), indirect=["protocol"]
-)
+@pytest.mark.parametrize(("case", "protocol"), list(decided()), indirect=["protocol"])
 def test_a_code_that_decides(
-    scripted: ScriptedCluster, api: ApiKey, code: int, letter: str
+    scripted: ScriptedCluster, case: tuple[ApiKey, int, str, bool]
 ) -> None:
-    check_code_that_decides(scripted, api, code, letter)
-
-
-def check_code_that_decides(scripted: ScriptedCluster, api: ApiKey, code: int, letter: str) -> None:
+    api, code, letter, group = case
     if letter == "F" and code in (47, 90):
         letter = "fenced"
-    call, name = CALLS[api], NAMES[api][0]
+    call, name = send_offsets if group else CALLS[api], NAMES[api][0]
+    in_transaction = group or api in IN_TRANSACTION
     with producer_of(scripted) as producer:
-        if api in IN_TRANSACTION:
+        if in_transaction:
             begun(producer)
         scripted.always(name, Refuse(code))
         error = error_of(lambda: call(producer))
         assert type_of(error) == letter
-        assert error.outcome is (NOT if api in IN_TRANSACTION else None)
+        assert error.outcome is (NOT if in_transaction else None)
         assert_says(error, api, code)
         if api == ApiKey.TXN_OFFSET_COMMIT and code in ABOUT_PARTITIONS:
             assert "for topic 't' partition 0" in str(error)
-        elif api in (ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.TXN_OFFSET_COMMIT) and code not in (3, 55):
+        elif group or (call is send_offsets and code not in (3, 55)):
             assert "for group 'readers'" in str(error)
         scripted.always(name, proceed)
         assert_goes_on(producer, letter)
@@ -117,36 +120,6 @@ def test_every_other_code_is_fatal(protocol: str, api: ApiKey) -> None:
             assert f"{api.name} returned {format_error_code(code)}" in str(error)
             assert_flags(error)
             assert values(scripted) == []
-
-
-# The coordinator of a group is found within the transaction --------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("code", "letter"),
-    [
-        (code, "F" if row[0] == "U" else row[0])
-        for codes, row in TABLE
-        for code in codes
-        if code is not NO_ANSWER and row[0] in "AFU"
-    ],
-)
-def test_the_coordinator_of_a_group_is_refused(
-    scripted: ScriptedCluster, code: int, letter: str
-) -> None:
-    if code in (47, 90):
-        letter = "fenced"
-    with producer_of(scripted) as producer:
-        begun(producer)
-        scripted.always("find_coordinator", Refuse(code))
-        error = error_of(lambda: send_offsets(producer))
-        assert type_of(error) == letter
-        assert error.outcome is NOT
-        assert_says(error, ApiKey.FIND_COORDINATOR, code)
-        assert "for group 'readers'" in str(error)
-        scripted.always("find_coordinator", proceed)
-        assert_goes_on(producer, letter)
-    assert scripted.offsets("readers") == {}
 
 
 # Ends --------------------------------------------------------------------------------------------

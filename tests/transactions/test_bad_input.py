@@ -9,14 +9,10 @@ import pytest
 
 from pykaproducer import (
     TopicPartition,
-    TransactionAbortableError,
-    TransactionError,
-    TransactionStateError,
-    TransactionTimeoutError,
 )
 from pykaproducer.testing import ScriptedCluster
 from pykaproducer.transaction_control import CommittedOffset
-from tests.transactions.helper import PATIENCE, Kafka
+from tests.transactions.helper import Kafka
 from tests.transactions.scripted_helper import producer_of, send_and_commit, values
 
 
@@ -73,55 +69,6 @@ def test_offsets_and_groups_that_are_none(kafka: Kafka, topic: str) -> None:
         producer.send_offsets_to_transaction({}, "g")  # nothing to do
         producer.send_offsets_to_transaction({place(topic): 1}, topic)
         producer.commit_transaction()
-    assert kafka.committed(topic) == [b"x"]
-
-
-@pytest.mark.parametrize(
-    ("partition", "metadata", "code", "name"),
-    [(0, "x" * 5_000, 12, "OFFSET_METADATA_TOO_LARGE"), (99, "", 3, "UNKNOWN_TOPIC_OR_PARTITION")],
-)
-def test_offsets_that_the_group_refuses(
-    kafka: Kafka, topic: str, partition: int, metadata: str, code: int, name: str
-) -> None:
-    """A partition may be created at any time, so it is waited for, up to the timeout."""
-    offsets = {place(topic, partition): CommittedOffset(1, -1, metadata)}
-    with kafka.begun() as producer:
-        producer.send(topic, b"before", partition=0).result(PATIENCE)
-        for timeout in (0.3, PATIENCE):
-            with pytest.raises((TransactionAbortableError, TransactionTimeoutError)) as raised:
-                producer.send_offsets_to_transaction(offsets, "g", timeout=timeout)
-            if raised.value.abortable:
-                break
-        assert raised.value.code == code
-        for call in (producer.commit_transaction, lambda: producer.send(topic, b"x")):
-            with pytest.raises(TransactionAbortableError) as refused:
-                call()
-            assert f"{name} ({code})" in str(refused.value)
-        producer.abort_transaction()
-        with producer.transaction():
-            producer.send(topic, b"after", partition=0)
-            producer.send_offsets_to_transaction({place(topic): 1}, topic)
-    assert kafka.committed(topic) == [b"after"]
-
-
-def test_a_timeout_above_the_limit_of_the_brokers(kafka: Kafka, topic: str) -> None:
-    """``init_transactions()`` may be repeated, as the brokers' limit can be raised."""
-    with kafka.producer(transaction_timeout_ms=2_000_000, transactional_id=topic) as producer:
-        for call in (*[producer.init_transactions] * 2, producer.transaction().__enter__):
-            with pytest.raises(TransactionError, match="INVALID_TRANSACTION_TIMEOUT") as raised:
-                call()
-            assert raised.value.code == 50
-            assert "transaction_timeout_ms is above" in str(raised.value)
-            assert "transaction.max.timeout.ms" in str(raised.value)
-            assert not raised.value.fatal
-            assert not raised.value.abortable
-        with pytest.raises(
-            TransactionStateError, match=r"n\(\): init_transactions\(\) failed: .*; call it again$"
-        ) as refused:
-            producer.begin_transaction()
-        assert isinstance(refused.value.__cause__, TransactionError)
-    with kafka.producer(transactional_id=topic) as other, other.transaction():
-        other.send(topic, b"x", partition=0)
     assert kafka.committed(topic) == [b"x"]
 
 

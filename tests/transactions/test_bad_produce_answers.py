@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from pykaproducer import Producer, Status
+from pykaproducer import Status
 from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._errors.formatting import format_error_code, kafka_class
 from pykaproducer._errors.hints import ADVICE
@@ -19,7 +19,7 @@ from pykaproducer.errors import (
     TransactionAbortedError,
 )
 from pykaproducer.testing import ScriptedCluster
-from pykaproducer.testing.scripted import Drop, Refuse, proceed
+from pykaproducer.testing.scripted import Refuse, proceed
 from tests.pipeline.helper import SOON
 
 from .scripted_helper import (
@@ -157,28 +157,15 @@ def test_a_code_that_is_fatal(scripted: ScriptedCluster, code: int, kind: str) -
     assert_successor_works(scripted)
 
 
-def two_batches(producer: Producer) -> None:
-    """Send two batches of one partition at a time."""
-    producer.send("t", b"1", partition=0)
-    producer.send("t", b"2", partition=0)
-    producer.commit_transaction()
-
-
 def test_a_batch_whose_older_one_is_on_its_way_waits_for_it(scripted: ScriptedCluster) -> None:
     settings = {"linger_ms": 60_000, "batch_max_messages": 1}
     with producer_of(scripted, **settings) as producer:
         begun(producer)
         scripted.next("produce", Refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER))
-        two_batches(producer)
+        for value in (b"1", b"2"):
+            producer.send("t", value, partition=0)
+        producer.commit_transaction()
     assert values(scripted) == [b"1", b"2"]
-
-
-def test_a_lost_answer_doubles_nothing(scripted: ScriptedCluster) -> None:
-    with producer_of(scripted) as producer:
-        begun(producer)
-        scripted.next("produce", Drop(appended=True), Drop())
-        send_and_commit(producer)
-    assert values(scripted) == values(scripted, committed=False) == [b"value"]
 
 
 def test_the_status_of_messages_whose_transaction_failed(scripted: ScriptedCluster) -> None:

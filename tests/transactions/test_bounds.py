@@ -14,27 +14,26 @@ import pytest
 from pykaproducer import (
     Ended,
     EndState,
-    PreparedTransaction,
     Producer,
-    TopicPartition,
-    TransactionControl,
     TransactionError,
     TransactionTimeoutError,
 )
 from pykaproducer.testing import ScriptedCluster
 from tests._support.pairs import pairwise
 from tests.transactions.bounds import (
+    CONTROLS,
     COORDINATOR,
     FAULTS,
+    NAME,
     OTHER,
+    PLACE,
+    TOPIC,
     CountingClock,
     PollingClock,
     heal,
     scripted_control,
 )
 
-NAME, TOPIC = "orders-0", "t"
-PLACE = TopicPartition(TOPIC, 0)
 #: The timeout of each call (seconds).
 TIMEOUT = 5.0
 #: How often a call is repeated that succeeds in the end. The clock runs faster than the threads.
@@ -123,18 +122,6 @@ def test_calls_of_a_producer(scripted: ScriptedCluster, name: str, fault: str) -
 
 
 # The control client -------------------------------------------------------------------------------
-
-
-CONTROLS: dict[str, Callable[[TransactionControl, PreparedTransaction, float], Any]] = {
-    "initialize": lambda c, token, t: c.initialize("driver", 60_000, timeout=t),
-    "commit_offsets": lambda c, token, t: c.commit_offsets(token, {"g": {PLACE: 1}}, timeout=t),
-    "complete": lambda c, token, t: c.complete(token, commit=False, timeout=t),
-    "complete_all": lambda c, token, t: c.complete_all([token], commit=True, timeout=t),
-    "fence": lambda c, token, t: c.fence([NAME], timeout=t),
-    "describe": lambda c, token, t: c.describe([NAME], timeout=t),
-    "list": lambda c, token, t: c.list(timeout=t),
-    "offsets": lambda c, token, t: c.offsets(["g"], timeout=t),
-}
 
 
 @pytest.mark.parametrize(

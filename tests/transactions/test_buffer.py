@@ -18,6 +18,7 @@ from pykaproducer.errors import (
     TransactionTimeoutError,
 )
 from pykaproducer.testing._processes import tick
+from tests._support.threads import Call
 from tests.transactions.helper import PATIENCE, Kafka
 
 SETTINGS: dict[str, Any] = {
@@ -27,23 +28,12 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-class Sender(threading.Thread):
-    """A thread whose call waits for space."""
-
-    def __init__(self, producer: Producer, call: Callable[[], Any]) -> None:
-        super().__init__()
-        self.call = call
-        self.result: Any = None
-        self.error: BaseException | None = None
-        self.start()
-        while not producer._space.waiting and self.is_alive():
-            tick()
-
-    def run(self) -> None:
-        try:
-            self.result = self.call()
-        except TransactionError as error:
-            self.error = error
+def waiting(producer: Producer, call: Callable[[], Any]) -> Call:
+    """Make a call that waits for space."""
+    made = Call(call)
+    while not producer._space.waiting and made.is_alive():
+        tick()
+    return made
 
 
 def begun(kafka: Kafka, topic: str) -> Producer:
@@ -68,22 +58,19 @@ def test_a_message_does_not_wait_into_the_next_transaction(
             go_on.wait(PATIENCE)
 
         monkeypatch.setattr(producer, "_wait_for_space", wait_long)
-        kafka.proxy.black_hole()
-        try:
+        with kafka.silent():
             full = [producer.send(topic, bytes(10_000), partition=0) for _ in range(4)]
             if block:
-                sender = Sender(producer, lambda: producer.send_many(topic, [bytes(10_000)] * 2))
+                sender = waiting(producer, lambda: producer.send_many(topic, [bytes(10_000)] * 2))
             else:
-                sender = Sender(producer, lambda: producer.send(topic, bytes(10_000)))
+                sender = waiting(producer, lambda: producer.send(topic, bytes(10_000)))
             assert sender.is_alive()
-        finally:
-            kafka.proxy.restore()
         producer.abort_transaction(PATIENCE)
         producer.begin_transaction()
         go_on.set()
-        sender.join(PATIENCE)
-        assert isinstance(sender.error, TransactionStateError), sender.result
-        assert "the transaction in which it was called has ended" in str(sender.error)
+        error = sender.error()
+        assert isinstance(error, TransactionStateError), sender.result
+        assert "the transaction in which it was called has ended" in str(error)
         assert all(each.done() for each in full)
         producer.send(topic, b"next", partition=0)
         producer.commit_transaction(PATIENCE)
@@ -93,15 +80,12 @@ def test_a_message_does_not_wait_into_the_next_transaction(
 def test_a_block_whose_transaction_ends_while_it_waits(kafka: Kafka, topic: str) -> None:
     """Accepted rows have their outcome; for the others the handle raises."""
     with begun(kafka, topic) as producer:
-        kafka.proxy.black_hole()
-        try:
-            sender = Sender(producer, lambda: producer.send_many(topic, [bytes(10_000)] * 10))
+        with kafka.silent():
+            sender = waiting(producer, lambda: producer.send_many(topic, [bytes(10_000)] * 10))
             with pytest.raises(TransactionTimeoutError):
                 producer.abort_transaction(0)
-            sender.join(PATIENCE)
-        finally:
-            kafka.proxy.restore()
-        assert isinstance(sender.result, BlockDelivery), sender.error
+            assert sender.error() is None
+        assert isinstance(sender.result, BlockDelivery)
         failures = sender.result.exception(PATIENCE)
         assert failures is not None
         assert 0 < sender.result.accepted < 10
@@ -114,25 +98,11 @@ def test_a_block_whose_transaction_ends_while_it_waits(kafka: Kafka, topic: str)
 
 def test_a_block_that_is_cut_by_a_commit_spoils_it(kafka: Kafka, topic: str) -> None:
     with begun(kafka, topic) as producer:
-        kafka.proxy.black_hole()
-        try:
-            sender = Sender(producer, lambda: producer.send_many(topic, [bytes(10_000)] * 10))
-            errors: list[BaseException] = []
-
-            def commit() -> None:
-                try:
-                    producer.commit_transaction(PATIENCE)
-                except TransactionError as error:
-                    errors.append(error)
-
-            committing = threading.Thread(target=commit)
-            committing.start()
-            sender.join(PATIENCE)
-            committing.join(PATIENCE)
-        finally:
-            kafka.proxy.restore()
-        (error,) = errors
-        assert isinstance(error, TransactionAbortableError)
+        with kafka.silent():
+            sender = waiting(producer, lambda: producer.send_many(topic, [bytes(10_000)] * 10))
+            committing = Call(lambda: producer.commit_transaction(PATIENCE))
+            assert sender.error() is None
+            assert isinstance(committing.error(), TransactionAbortableError)
         failures = sender.result.exception(PATIENCE)
         assert isinstance(failures.metadata.failed[-1][1], TransactionError)
         producer.abort_transaction(PATIENCE)

@@ -15,6 +15,7 @@ from pykaproducer.errors import (
 )
 from pykaproducer.testing._processes import tick
 from tests._support.programs import run
+from tests._support.threads import Call
 from tests.transactions.helper import BOTH, PATIENCE, SHORT_MS, Kafka, calls_of
 
 
@@ -68,13 +69,11 @@ def test_close_logs_the_outcome_of_a_commit_that_nobody_waits_for(
     with pytest.raises(TransactionTimeoutError):
         producer.commit_transaction(0.1)
     calls = calls_of(producer)
-    closing = threading.Thread(target=producer.close)
-    closing.start()
+    closing = Call(producer.close)
     while not calls.are_closing:
         tick()
     kafka.proxy.restore()
-    closing.join(PATIENCE)
-    assert not closing.is_alive()
+    assert closing.error() is None
     texts = [each.getMessage() for each in caplog.records if each.name == "pykaproducer.producer"]
     assert any(
         text.startswith("close(): transactional id ")
@@ -187,25 +186,18 @@ def test_what_close_leaves_to_the_coordinator(
         producer.send(topic, b"written", partition=partition).result(PATIENCE)
         return producer
 
-    def commit() -> None:
-        with pytest.raises(ProducerClosedError) as raised:
-            committed.commit_transaction(PATIENCE)
-        reported.append(str(raised.value))
-
-    reported: list[str] = []
     aborted, unreachable, committed = (written(partition) for partition in range(3))
     aborted.abort()
     kafka.proxy.black_hole()
     unreachable.close(0.2)
-    committing = threading.Thread(target=commit)
-    committing.start()
+    committing = Call(lambda: committed.commit_transaction(PATIENCE))
     while committed._refused is None:  # until the commit has begun
         committing.join(0.01)
     committed.close(0)
-    committing.join(PATIENCE)
+    error = committing.error()
     kafka.proxy.restore()
-    (text,) = reported  # it does not hang
-    assert text.startswith("commit_transaction(): the producer was closed")
+    assert isinstance(error, ProducerClosedError)
+    assert str(error).startswith("commit_transaction(): the producer was closed")
     left = [line for line in warnings(caplog) if "a transaction is left open" in line]
     assert len(left) >= 2
     assert all("its coordinator aborts it" in line for line in left)

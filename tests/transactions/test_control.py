@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import pickle
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,6 +14,7 @@ import pytest
 import pykaproducer._machines.session as session
 from pykaproducer import (
     EndState,
+    PreparedTransaction,
     ProducerClosedError,
     ProducerFencedError,
     TopicPartition,
@@ -27,7 +28,8 @@ from pykaproducer._wire.messages import decode_api_versions
 from pykaproducer.testing import ScriptedCluster
 from pykaproducer.testing.scripted import Hold
 from pykaproducer.transaction_control import CommittedOffset
-from tests.transactions.bounds import PollingClock, scripted_control
+from tests._support.threads import Call
+from tests.transactions.bounds import CONTROLS, PollingClock, scripted_control
 from tests.transactions.helper import BOTH, PATIENCE, Kafka
 from tests.transactions.scripted_helper import NAME, producer_of
 
@@ -210,16 +212,6 @@ def test_fence_aborts_what_is_open(kafka: Kafka, topic: str, control: Transactio
 # Errors -------------------------------------------------------------------------------------------
 
 
-def _calls(control: TransactionControl, timeout: float = PATIENCE) -> dict[str, Callable[[], Any]]:
-    return {
-        "describe": lambda: control.describe(["x"], timeout=timeout),
-        "list": lambda: control.list(timeout=timeout),
-        "fence": lambda: control.fence(["x"], timeout=timeout),
-        "initialize": lambda: control.initialize("x", 60_000, timeout=timeout),
-        "offsets": lambda: control.offsets(["x"], timeout=timeout),
-    }
-
-
 def test_one_bootstrap_server_suffices(kafka: Kafka) -> None:
     servers = f"{NOWHERE},{kafka.cluster.bootstrap_servers}"
     for _ in range(3):
@@ -230,24 +222,23 @@ def test_one_bootstrap_server_suffices(kafka: Kafka) -> None:
 def test_a_silent_bootstrap_server_is_not_waited_for() -> None:
     """After a second another one is tried, long before the first attempt is given up."""
     clock = PollingClock()
-    found: list[Any] = []
 
-    def ask(control: TransactionControl) -> None:
-        found.append(control.list(timeout=100.0))
+    def ask(control: TransactionControl) -> Any:
+        found = control.list(timeout=100.0)
         # If the server that answers was tried first, perhaps nothing had to be waited for.
         clock.polls.set()
+        return found
 
     with ScriptedCluster(2) as scripted:
         scripted.stop(0, silently=True)
-        for number in range(6):  # they are tried in any order
+        for _ in range(6):  # they are tried in any order
             with scripted_control(scripted, clock) as control:
                 clock.polls.clear()
-                thread = threading.Thread(target=ask, args=[control])
-                thread.start()
+                asking = Call(functools.partial(ask, control))
                 assert clock.polls.wait(PATIENCE)
                 clock.jump(1.0)
-                thread.join(PATIENCE)
-                assert found == [()] * (number + 1)
+                assert asking.error() is None
+                assert asking.result == ()
 
 
 def test_max_block_ms_is_the_default() -> None:
@@ -264,9 +255,10 @@ def test_a_closed_one(kafka: Kafka) -> None:
     control.list()
     control.close()
     control.close()
-    for name, call in _calls(control).items():
+    token = PreparedTransaction(NAME, 7, 0, 2)
+    for name, call in CONTROLS.items():
         with pytest.raises(ProducerClosedError, match=rf"^{name}\(\): the TransactionControl is"):
-            call()
+            call(control, token, PATIENCE)
 
 
 def test_a_signal_handler_closes_it() -> None:
@@ -293,22 +285,12 @@ def test_two_threads() -> None:
     clock = PollingClock()
     with ScriptedCluster() as scripted, scripted_control(scripted, clock) as control:
         scripted.stop(0, silently=True)
-        errors: list[BaseException] = []
-
-        def wait() -> None:
-            try:
-                control.list(timeout=5.0)
-            except TransactionTimeoutError as error:
-                errors.append(error)
-
-        thread = threading.Thread(target=wait)
-        thread.start()
+        waiting = Call(lambda: control.list(timeout=5.0))
         assert clock.polls.wait(PATIENCE)
         with pytest.raises(TransactionStateError, match="another thread is using this Trans"):
             control.list()
         clock.jump(5.0)
-        thread.join(PATIENCE)
-        assert len(errors) == 1
+        assert isinstance(waiting.error(), TransactionTimeoutError)
         scripted.start(0)
         assert control.list() == ()
 
@@ -392,11 +374,11 @@ def test_a_control_and_older_brokers(
     servers = kafka.cluster.bootstrap_servers
     offered.update({65: None, 66: None, 22: (0, 1), 9: (0, 5)})
     with TransactionControl(bootstrap_servers=servers) as control:
-        for name, call in _calls(control).items():
+        needed = {**dict.fromkeys(("describe", "list", "fence"), "3.0"), "offsets": "2.5"}
+        for name, since in {**needed, "initialize": "2.5"}.items():
             with pytest.raises(UnsupportedFeatureError) as raised:
-                call()
+                CONTROLS[name](control, None, PATIENCE)
             assert str(raised.value).startswith(f"{name}(): the broker at {servers}: it ")
-            since = "3.0" if name in ("describe", "list", "fence") else "2.5"
             assert str(raised.value).endswith(f"; that needs Kafka {since} or newer")
 
 

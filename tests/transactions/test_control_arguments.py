@@ -12,13 +12,13 @@ from pykaproducer import (
     Ended,
     EndState,
     PreparedTransaction,
-    TopicPartition,
     TransactionControl,
     TransactionTimeoutError,
 )
 
-TOKEN = PreparedTransaction("orders-0", 7, 0, 2)
-PLACE = TopicPartition("orders", 0)
+from .bounds import CONTROLS, NAME, PLACE
+
+TOKEN = PreparedTransaction(NAME, 7, 0, 2)
 
 Call = Callable[[Any], Any]
 
@@ -103,38 +103,25 @@ def test_wrong_arguments(
         call(control)
 
 
-CALLS: dict[str, Callable[[TransactionControl, Any], Any]] = {
-    "describe": lambda c, timeout: c.describe(["x"], timeout=timeout),
-    "list": lambda c, timeout: c.list(timeout=timeout),
-    "fence": lambda c, timeout: c.fence(["x"], timeout=timeout),
-    "initialize": lambda c, timeout: c.initialize("x", 60_000, timeout=timeout),
-    "offsets": lambda c, timeout: c.offsets(["x"], timeout=timeout),
-    "commit_offsets": lambda c, timeout: c.commit_offsets(
-        TOKEN, {"g": {PLACE: 1}}, timeout=timeout
-    ),
-}
-
-
-@pytest.mark.parametrize("name", [*CALLS, "complete"])
+@pytest.mark.parametrize("name", CONTROLS)
 @pytest.mark.parametrize(
     ("timeout", "error"), [("1", TypeError), (float("nan"), ValueError), (10**400, ValueError)]
 )
 def test_a_timeout_that_is_none(
     control: TransactionControl, name: str, timeout: Any, error: type[Exception]
 ) -> None:
-    call = CALLS.get(name, lambda c, timeout: c.complete(TOKEN, True, timeout=timeout))
     with pytest.raises(error, match="timeout must be a number of seconds"):
-        call(control, timeout)
+        CONTROLS[name](control, TOKEN, timeout)
 
 
 @pytest.mark.parametrize("timeout", [0, -1, -1e300])
 def test_a_timeout_that_has_passed(control: TransactionControl, timeout: float) -> None:
     """Nothing is sent: a program may pass the time that it has left, which may be none."""
-    for name, call in CALLS.items():
+    about = dict.fromkeys(CONTROLS, NAME) | {"list": None, "offsets": None, "initialize": "driver"}
+    for name in CONTROLS.keys() - {"complete", "complete_all"}:
         with pytest.raises(TransactionTimeoutError, match=rf"^{name}\(\): .* within 0 s$") as late:
-            call(control, timeout)
-        about = {"list": None, "offsets": None, "commit_offsets": TOKEN.transactional_id}
-        assert late.value.transactional_id == about.get(name, "x")
+            CONTROLS[name](control, TOKEN, timeout)
+        assert late.value.transactional_id == about[name]
     assert control.complete(TOKEN, commit=True, timeout=timeout) == Ended(
         EndState.UNSURE, None, "there was no answer in time"
     )

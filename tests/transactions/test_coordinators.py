@@ -14,7 +14,6 @@ from kafka import TopicPartition
 from pykaproducer._net.transport import Network
 from pykaproducer._wire.messages import VERSIONS, ApiKey
 from pykaproducer.testing._messages import ApiVersionsRequest
-from pykaproducer.testing._processes import tick
 from pykaproducer.testing._transaction_messages import EndTxnRequest
 from tests.net.helper import Settings
 from tests.testing.helper import RawClient, produce_request
@@ -38,18 +37,16 @@ def world_of(kafka: Kafka, client: RawClient, topic: str, protocol: int | None =
     server = int(kafka.protocol[-1])
     used = protocol or server
     world = World(
-        client, topic, f"{topic}-{used}", server, used, expire, connect=lambda: connect(kafka)
+        client,
+        topic,
+        f"{topic}-{used}",
+        server,
+        used,
+        expire=lambda world: world.wait_for("CompleteAbort"),
+        connect=lambda: connect(kafka),
     )
     world.find()
     return world
-
-
-def expire(world: World) -> None:
-    """Wait until the coordinator has aborted the transaction."""
-    deadline = time.monotonic() + PATIENCE
-    while world.describe().transaction_state != "CompleteAbort":
-        assert time.monotonic() < deadline
-        tick()
 
 
 @pytest.mark.parametrize(

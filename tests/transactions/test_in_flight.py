@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from pykaproducer import Producer
 from pykaproducer.testing import Cut
 from pykaproducer.testing._processes import tick
+from tests._support.threads import run_together
 from tests.transactions.helper import BOTH, PATIENCE, Kafka
 
 PRODUCE = 0
@@ -35,7 +37,7 @@ def test_many_batches_of_which_some_are_lost_or_slow(
     kafka: Kafka, topic: str, where: Cut | None
 ) -> None:
     kept = []
-    with kafka.producer(proxied=True, batch_size=500) as producer:
+    with kafka.producer(proxied=True, batch_size=500, compression_type="lz4") as producer:
         producer.init_transactions()
         for n in range(6):
             if where is None:
@@ -91,27 +93,16 @@ def test_a_topic_that_is_created_by_the_first_message(kafka: Kafka, topic: str) 
 
 
 def test_several_producers_at_once(kafka: Kafka, topic: str) -> None:
-    errors: list[BaseException] = []
-
     def work(name: int) -> None:
-        try:
-            with kafka.producer() as producer:
-                for n in range(10):
-                    with producer.transaction() as transaction:
-                        for i in range(n):
-                            producer.send(topic, f"{name} {n} {i}".encode(), partition=i % 3)
-                        if n % 3 == 2:
-                            transaction.abort()
-        except BaseException as error:
-            errors.append(error)
-            raise
+        with kafka.producer() as producer:
+            for n in range(10):
+                with producer.transaction() as transaction:
+                    for i in range(n):
+                        producer.send(topic, f"{name} {n} {i}".encode(), partition=i % 3)
+                    if n % 3 == 2:
+                        transaction.abort()
 
-    threads = [threading.Thread(target=work, args=(name,)) for name in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert errors == []
+    run_together(*(functools.partial(work, name) for name in range(4)))
     assert sorted(kafka.committed(topic)) == sorted(
         f"{name} {n} {i}".encode()
         for name in range(4)

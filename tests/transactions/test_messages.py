@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -13,8 +11,6 @@ import pytest
 from pykaproducer import DeliveryFailures, Producer, Status
 from pykaproducer.errors import (
     BufferFullError,
-    CommitOutcome,
-    DeliveryTimeoutError,
     MessageTooLargeError,
     PartitionerError,
     ProducerClosedError,
@@ -22,7 +18,6 @@ from pykaproducer.errors import (
     TransactionAbortedError,
     TransactionError,
     TransactionStateError,
-    TransactionTimeoutError,
 )
 from pykaproducer.interceptors import Interceptor, ProducerRecord
 from tests.transactions.helper import BOTH, PATIENCE, Kafka
@@ -99,15 +94,11 @@ def test_what_a_block_raises_does_not_spoil_it(kafka: Kafka, topic: str, send_bl
 
 def test_a_full_buffer_does_not_spoil_it(kafka: Kafka, topic: str) -> None:
     with kafka.begun(proxied=True, buffer_memory=50_000, max_block_ms=100) as producer:
-        kafka.proxy.black_hole()
         accepted = 0
-        try:
-            with pytest.raises(BufferFullError):  # noqa: PT012 - it is the last one that raises
-                while True:
-                    producer.send(topic, bytes(10_000), partition=0)
-                    accepted += 1
-        finally:
-            kafka.proxy.restore()
+        with kafka.silent(), pytest.raises(BufferFullError):  # noqa: PT012 - the last one raises it
+            while True:
+                producer.send(topic, bytes(10_000), partition=0)
+                accepted += 1
         producer.commit_transaction(PATIENCE)
     assert kafka.committed(topic) == [bytes(10_000)] * accepted
 
@@ -174,29 +165,6 @@ def test_what_the_end_has_told_is_not_raised_again(kafka: Kafka, topic: str, end
         producer.flush()  # neither here nor at the end of `with`
 
 
-# Deadlines ---------------------------------------------------------------------------------------
-
-
-def test_a_commit_ends_at_the_deadline_of_its_messages(kafka: Kafka, topic: str) -> None:
-    with kafka.begun(proxied=True) as producer:
-        producer.send(topic, b"in time", partition=0).result(PATIENCE)
-        kafka.proxy.black_hole()
-        try:
-            late = producer.send(topic, b"late", partition=0, delivery_timeout_ms=500)
-            began = time.monotonic()
-            with pytest.raises(TransactionAbortableError) as raised:
-                producer.commit_transaction()
-            assert time.monotonic() - began < 20  # not the default of delivery_timeout_ms
-        finally:
-            kafka.proxy.restore()
-        assert isinstance(raised.value.__cause__, DeliveryTimeoutError)
-        assert isinstance(late.exception(0), DeliveryTimeoutError)
-        producer.abort_transaction(PATIENCE)
-        with producer.transaction():
-            producer.send(topic, b"after", partition=0).result(PATIENCE)
-    assert kafka.committed(topic) == [b"after"]
-
-
 def test_a_failed_message_is_logged_once(
     kafka: Kafka, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -231,39 +199,6 @@ def test_commit_and_abort(kafka: Kafka, topic: str) -> None:
     assert kafka.written(topic) == [b"kept-0", b"dropped", b"kept-1", b"kept-2"]
 
 
-def test_messages_without_an_outcome_fail_when_they_are_aborted(kafka: Kafka, topic: str) -> None:
-    with kafka.producer(linger_ms=60_000) as producer, producer.transaction() as transaction:
-        delivery = producer.send(topic, b"lingers")
-        transaction.abort()
-    error = delivery.exception(0)
-    assert isinstance(error, TransactionAbortedError)
-    assert error.status is Status.NOT_PERSISTED
-    assert "its transaction was aborted" in str(error)
-    assert kafka.written(topic) == []
-
-
-def test_flush_does_not_end_a_transaction(kafka: Kafka, topic: str) -> None:
-    with kafka.begun(linger_ms=60_000) as producer:
-        first = producer.send(topic, b"first", partition=0)
-        producer.flush()
-        assert first.exception(0) is None
-        producer.send(topic, b"second", partition=0)
-        producer.commit_transaction()  # it does not linger
-    assert kafka.committed(topic) == [b"first", b"second"]
-
-
-def test_large_transactions(kafka: Kafka, topic: str) -> None:
-    with kafka.producer(batch_size=2_000, compression_type="lz4") as producer:
-        for n in range(3):
-            with producer.transaction() as transaction:
-                for i in range(3_000):
-                    producer.send(topic, b"%d-%d" % (n, i), partition=i % 3)
-                if n == 1:
-                    transaction.abort()
-    expected = [b"%d-%d" % (n, i) for p in range(3) for n in (0, 2) for i in range(p, 3_000, 3)]
-    assert kafka.committed(topic) == expected
-
-
 def test_the_next_producer_ends_what_the_last_one_left(kafka: Kafka, topic: str) -> None:
     with kafka.begun(transactional_id=f"left-{topic}") as first:
         first.send(topic, b"left", partition=0).result(PATIENCE)
@@ -275,38 +210,6 @@ def test_the_next_producer_ends_what_the_last_one_left(kafka: Kafka, topic: str)
 
 
 # Callbacks at the end ----------------------------------------------------------------------------
-
-
-def test_a_transaction_is_committed_before_its_callbacks_have_run(kafka: Kafka, topic: str) -> None:
-    """Readers see the messages, and the call returns when the callbacks have run."""
-    started, go_on = threading.Event(), threading.Event()
-    order: list[str] = []
-
-    def on_delivery(_error: Any, _delivery: Any) -> None:
-        started.set()
-        go_on.wait(PATIENCE)
-        order.append("callback")
-
-    def commit() -> None:
-        producer.commit_transaction()
-        order.append("commit")
-
-    with kafka.begun() as producer:
-        for partition in range(3):
-            producer.send(topic, b"%d" % partition, partition=partition, on_delivery=on_delivery)
-        committing = threading.Thread(target=commit)
-        committing.start()
-        assert started.wait(PATIENCE)
-        assert kafka.committed(topic) == [b"0", b"1", b"2"]
-        with pytest.raises(
-            TransactionTimeoutError, match="the transaction is committed, but callbacks"
-        ) as raised:
-            producer.commit_transaction(0)
-        assert raised.value.outcome is CommitOutcome.COMMITTED
-        assert order == []
-        go_on.set()
-        committing.join(PATIENCE)
-    assert order == ["callback"] * 3 + ["commit"]
 
 
 @pytest.mark.parametrize(

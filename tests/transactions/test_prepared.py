@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import pickle
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,11 +22,12 @@ from pykaproducer import (
     TransactionStateError,
     TransactionTimeoutError,
 )
-from pykaproducer.testing import Cut, ScriptedCluster
+from pykaproducer.testing import Cut
 from pykaproducer.testing._processes import tick
 from tests._support.fixtures.cluster import FEATURES
 from tests._support.pairs import pairwise
 from tests._support.programs import run
+from tests._support.threads import Call
 from tests.transactions.helper import BOTH, PATIENCE, SHORT_MS, Kafka, calls_of
 
 END_TXN = 26
@@ -198,12 +198,11 @@ def test_close_reports_one_whose_caller_has_given_up(
         with pytest.raises(TransactionTimeoutError):
             producer.prepare_transaction(0.2)
         calls = calls_of(producer)
-        closing = threading.Thread(target=producer.close)
-        closing.start()
+        closing = Call(producer.close)
         while not calls.are_closing:
             tick()
         kafka.proxy.restore()
-        closing.join(PATIENCE)
+        assert closing.error() is None
     text = "prepare_transaction() did not return its transaction; a transaction is left open"
     assert text in caplog.text
     assert control.fence([topic]) == (topic,)
@@ -281,34 +280,3 @@ def test_many_at_once(kafka: Kafka, topic: str) -> None:
     assert ended == [COMMITTED] * 65
     assert kafka.committed(topic) == [b"%d" % n for n in range(66) if n != 7]
     # The client's connections are closed: the fixture of the topic waits for that.
-
-
-def test_a_prepare_that_takes_longer_than_its_timeout(
-    kafka: Kafka, topic: str, control: TransactionControl
-) -> None:
-    """It continues, and its result is kept: without it no process could end the transaction."""
-    with kafka.begun(proxied=True) as producer:
-        kafka.proxy.black_hole()
-        delivery = producer.send(topic, b"value", partition=0)
-        with pytest.raises(TransactionTimeoutError, match=r"prepare_transaction\(\) has not ended"):
-            producer.prepare_transaction(0.2)
-        kafka.proxy.restore()
-        delivery.result(PATIENCE)
-        for name in (None, f"{topic}-other"):
-            with pytest.raises(
-                TransactionStateError, match=r"prepare_transaction\(\) is under way"
-            ):
-                producer.init_transactions(transactional_id=name)
-        found = producer.prepare_transaction(PATIENCE)
-        producer.init_transactions(transactional_id=f"{topic}-other")
-    assert control.complete(found, commit=True) == COMMITTED
-    assert kafka.committed(topic) == [b"value"]
-
-
-def test_close_sends_nothing() -> None:
-    with ScriptedCluster(topics={"t": 1}) as cluster:
-        with cluster.producer(transactional_id="orders-0") as producer:
-            prepared(producer, "t", b"value")
-        assert cluster.received("end_txn") == []
-        assert len(cluster.received("init_producer_id")) == 1
-        assert cluster.transaction_state("orders-0") == "Ongoing"

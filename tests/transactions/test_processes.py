@@ -6,8 +6,6 @@ import copy
 import os
 import pathlib
 import pickle
-import subprocess
-import sys
 import textwrap
 
 import pytest
@@ -19,7 +17,7 @@ from tests._support import programs
 from tests.transactions.helper import PATIENCE, Kafka
 
 PROLOGUE = """
-    import logging, multiprocessing, os, signal, sys, traceback
+    import multiprocessing
     from pykaproducer import Producer, TransactionStateError
 
     servers, topic = sys.argv[1:3]
@@ -48,29 +46,12 @@ PROLOGUE = """
             assert "init_transactions() has not been called" in str(error), error
         else:
             raise AssertionError("sent")
-
-    def fork(work, *arguments):
-        child = os.fork()
-        if not child:
-            code = 1
-            try:
-                signal.alarm(50)
-                work(*arguments)
-                code = 0
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                sys.stdout.flush()
-                os._exit(code)
-        status = os.waitpid(child, 0)[1]
-        assert status == 0, f"a child ended with {status}"
     """
 
 
 def run(script: str, kafka: Kafka, topic: str) -> str:
-    text = textwrap.dedent(PROLOGUE) + textwrap.dedent(script)
-    ignored = 'import warnings; warnings.simplefilter("ignore", DeprecationWarning)\n'
-    return programs.run(ignored + text, kafka.cluster.bootstrap_servers, topic)
+    text = programs.FORKS + textwrap.dedent(PROLOGUE) + textwrap.dedent(script)
+    return programs.run(text, kafka.cluster.bootstrap_servers, topic)
 
 
 # Forks -------------------------------------------------------------------------------------------
@@ -100,7 +81,7 @@ def test_a_fork_in_a_transaction(kafka: Kafka, topic: str) -> None:
             write(producer, b"child", partition=1)
             producer.init_transactions()
             write(producer, b"child again", partition=1)
-            fork(grandchild)
+            join(fork(grandchild))
             producer.close()
 
         def grandchild():
@@ -120,8 +101,8 @@ def test_a_fork_in_a_transaction(kafka: Kafka, topic: str) -> None:
         producer.begin_transaction()
         producer.send(topic, b"first").result(60)
         pending = producer.send(topic, b"second")
-        fork(child)
-        fork(child_with_an_id)
+        join(fork(child))
+        join(fork(child_with_an_id))
         producer.send(topic, b"third")
         producer.commit_transaction()
         assert pending.result(0).offset >= 0
@@ -148,7 +129,7 @@ def test_a_child_that_ends_does_not_end_the_transaction_of_its_parent(
         producer.begin_transaction()
         producer.send(topic, b"first", partition=0).result(60)
         for work in (producer.close, producer.abort):
-            fork(work)
+            join(fork(work))
         if not os.fork():
             sys.exit()
         assert os.wait()[1] == 0
@@ -285,14 +266,8 @@ def test_a_pool_whose_tasks_have_the_producer(
     kafka: Kafka, topic: str, tmp_path: pathlib.Path, method: str
 ) -> None:
     """Each of its processes has a producer with another id; the parent's is untouched."""
-    file = tmp_path / "program.py"  # a module that a new interpreter can import
-    file.write_text(textwrap.dedent(PROLOGUE) + textwrap.dedent(POOL))
-    subprocess.run(
-        [sys.executable, str(file), kafka.cluster.bootstrap_servers, topic, method],
-        check=True,
-        timeout=2 * PATIENCE,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(path or "." for path in sys.path)},
-    )
+    text = programs.FORKS + textwrap.dedent(PROLOGUE) + textwrap.dedent(POOL)
+    programs.run_module(tmp_path, text, kafka.cluster.bootstrap_servers, topic, method)
     values = kafka.committed(topic)
     assert sorted(values[:-1]) == [b"%d" % number for number in range(6)]
     assert values[-1] == b"parent"

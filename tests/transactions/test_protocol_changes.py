@@ -16,13 +16,12 @@ from collections.abc import Iterator
 import pytest
 
 from pykaproducer import Producer, TransactionControl
-from pykaproducer.testing import FaultProxy, KafkaCluster, ScriptedCluster
+from pykaproducer.testing import ScriptedCluster
 from pykaproducer.testing.scripted import Disconnect, Exchange, Received
 from pykaproducer.transaction_control import EndState
-from tests._support.fixtures.cluster import PROPERTIES
 from tests.pipeline.helper import SOON
 
-from .helper import PATIENCE, Kafka
+from .helper import PATIENCE, Kafka, own_broker
 from .scripted_helper import POSSIBLY, begun, error_of, producer_of, type_of, values
 
 FEATURE = "transaction.version"
@@ -31,11 +30,8 @@ FEATURE = "transaction.version"
 @pytest.fixture(scope="module")
 def changing() -> Iterator[Kafka]:
     """Yield a broker whose level of the feature the tests change; they leave it at 2."""
-    with (
-        FaultProxy() as proxy,
-        KafkaCluster(properties=PROPERTIES, proxies=[proxy], fast_start=True) as cluster,
-    ):
-        yield Kafka(cluster, proxy, "both")
+    with own_broker("TV2") as started:
+        yield started
 
 
 _numbers = itertools.count()

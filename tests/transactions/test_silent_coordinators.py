@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -33,8 +32,9 @@ from pykaproducer.testing.scripted import (
     wrong_correlation_id,
 )
 from tests._support.fixtures.cluster import FEATURES
+from tests._support.threads import Call
 from tests.machines.test_coordination import APIS, TABLE
-from tests.pipeline.helper import SOON
+from tests.pipeline.helper import SOON, until
 
 from .scripted_helper import (
     BOUND,
@@ -147,14 +147,9 @@ def test_an_end_that_never_passes(
 
 def retried(clock: FakeClock, call: Callable[[], object]) -> None:
     """Call until it ends: backoffs pass."""
-    thread = threading.Thread(target=call)
-    thread.start()
-    for _ in range(3000):
-        thread.join(0.01)
-        if not thread.is_alive():
-            return
-        clock.jump(0.001)
-    raise AssertionError("the call has not ended")
+    made = Call(call)
+    until(lambda: not made.is_alive() or clock.jump(0.001) or False)
+    assert made.error() is None
 
 
 # No answer ----------------------------------------------------------------------------------------

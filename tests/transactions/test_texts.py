@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 
-from pykaproducer import Producer
+from pykaproducer import Status
 from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._machines.transaction_states import (
     FailureKind,
@@ -17,7 +14,6 @@ from pykaproducer._machines.transaction_states import (
 from pykaproducer._pipeline import transaction_errors
 from pykaproducer.errors import (
     BrokerRejectedError,
-    CallbackThreadError,
     DeliveryFailures,
     TransactionAbortedError,
     TransactionError,
@@ -28,23 +24,19 @@ from pykaproducer.testing.scripted import Refuse, proceed
 from tests.pipeline.helper import SOON
 from tests.transactions.scripted_helper import begun, producer_of
 
-#: Calls after an ``init_transactions()`` that has failed.
-AFTER_INIT: dict[str, Callable[[Producer], Any]] = {
-    "begin_transaction": lambda producer: producer.begin_transaction(),
-    "commit_transaction": lambda producer: producer.commit_transaction(),
-    "send": lambda producer: producer.send("t", b"value"),
-}
-
 
 def test_calls_after_a_failed_initialization(scripted: ScriptedCluster) -> None:
     """The program may have caught the error: it is the reason."""
     scripted.always("init_producer_id", Refuse(ErrorCode.INVALID_TRANSACTION_TIMEOUT))
     with producer_of(scripted) as producer:
-        with pytest.raises(TransactionError):
-            producer.init_transactions()
-        for name, call in AFTER_INIT.items():
+        for call in (producer.init_transactions, producer.transaction().__enter__):
+            with pytest.raises(TransactionError, match=r"brokers' transaction\.max\.timeout\.ms"):
+                call()
+        calls = {"begin_transaction": (), "commit_transaction": (), "send": ("t", b"value")}
+        for name, arguments in calls.items():
             with pytest.raises(TransactionStateError) as raised:
-                call(producer)
+                getattr(producer, name)(*arguments)
+            assert isinstance(raised.value.__cause__, TransactionError)
             text = str(raised.value)
             assert f"{name}(): init_transactions() failed: INIT_PRODUCER_ID returned" in text
             assert "INVALID_TRANSACTION_TIMEOUT (50); transaction_timeout_ms is above" in text
@@ -76,9 +68,10 @@ def test_close_without_a_commit(scripted: ScriptedCluster) -> None:
 def test_an_abort_says_nothing_of_close(scripted: ScriptedCluster) -> None:
     with producer_of(scripted, linger_ms=60_000) as producer:
         begun(producer)
-        delivery = producer.send("t", b"value", partition=0)
+        error = producer.send("t", b"value", partition=0).exception
         producer.abort_transaction()
-        assert "its transaction was aborted (" in str(delivery.exception(0))
+        assert "its transaction was aborted (" in str(error(0))
+        assert error(0).status is Status.NOT_PERSISTED
 
 
 def test_a_timeout_says_what_to_change() -> None:
@@ -93,27 +86,3 @@ def test_no_offsets_before_anything(scripted: ScriptedCluster) -> None:
     """As documented, that has no effect in any state."""
     with producer_of(scripted) as producer:
         producer.send_offsets_to_transaction({}, "readers")
-
-
-def test_calls_in_user_code() -> None:
-    """The reason holds for the call that begins a transaction, too."""
-    errors: list[str] = []
-
-    def call(value: Any) -> Any:
-        with pytest.raises(CallbackThreadError) as raised:
-            producer.begin_transaction()
-        errors.append(str(raised.value))
-        return value
-
-    with (
-        ScriptedCluster(topics={"t": 1}) as scripted,
-        producer_of(scripted, value_serializer=call, linger_ms=60_000) as producer,
-    ):
-        begun(producer)
-        producer.send("t", b"value").add_done_callback(call)
-        producer.commit_transaction()
-    assert errors == 2 * [
-        "begin_transaction() was called from a callback, partitioner, serializer or interceptor; "
-        "the transaction of a message must not change while they handle it; make the call "
-        "elsewhere, after send() has returned"
-    ]

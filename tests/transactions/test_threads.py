@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from pykaproducer import Producer
 from pykaproducer.errors import TransactionStateError
 from pykaproducer.testing._processes import tick
-from tests.transactions.helper import BOTH, PATIENCE, Kafka, in_thread
+from tests._support.threads import Call
+from tests.transactions.helper import BOTH, Kafka
 
 #: Messages that a thread sends before it pauses, few enough to be read back in time.
 _BURST = 50
@@ -22,7 +23,7 @@ def run_transactions(
     stop: threading.Event,
 ) -> None:
     """Begin and *end* transactions while threads do the *works*, which return after *stop*."""
-    threads = [in_thread(work) for work in works]
+    calls = [Call(work) for work in works]
     try:
         for _ in range(20):
             producer.begin_transaction()
@@ -32,9 +33,7 @@ def run_transactions(
             end()
     finally:
         stop.set()
-    for thread, ended in threads:
-        thread.join(PATIENCE)
-        assert ended == [None]
+    assert {call.error() for call in calls} == {None}
 
 
 def test_what_is_accepted_while_one_commits_is_in_one_transaction_or_refused(
@@ -88,9 +87,8 @@ def test_what_is_accepted_while_one_aborts_is_never_seen(kafka: Kafka, topic: st
 
 def test_threads_that_initialize_at_once(kafka: Kafka, topic: str) -> None:
     with kafka.producer() as producer:
-        for thread, ended in [in_thread(producer.init_transactions) for _ in range(8)]:
-            thread.join(PATIENCE)
-            assert ended == [None]
+        calls = [Call(producer.init_transactions) for _ in range(8)]
+        assert {call.error() for call in calls} == {None}
         assert producer.stats()["transactions"]["assignments"] == 1
         with producer.transaction():
             producer.send(topic, b"value", partition=0)
@@ -100,10 +98,8 @@ def test_threads_that_initialize_at_once(kafka: Kafka, topic: str) -> None:
 def test_one_of_two_threads_begins(kafka: Kafka, topic: str) -> None:
     with kafka.producer() as producer:
         producer.init_transactions()
-        found = [in_thread(producer.begin_transaction) for _ in range(2)]
-        for thread, _ in found:
-            thread.join(PATIENCE)
-        errors = [ended[0] for _, ended in found]
+        calls = [Call(producer.begin_transaction) for _ in range(2)]
+        errors = [call.error() for call in calls]
         assert errors.count(None) == 1
         (refused,) = [error for error in errors if error is not None]
         assert isinstance(refused, TransactionStateError)

@@ -8,7 +8,6 @@ import pytest
 
 from pykaproducer import EndState, Producer, TransactionControl
 from pykaproducer.testing import KafkaCluster
-from pykaproducer.testing._processes import tick
 from tests._support.fixtures.cluster import FEATURES, PROPERTIES
 from tests.transactions.helper import PATIENCE, read, transactional
 
@@ -58,31 +57,6 @@ def test_each_leader_in_turn_is_killed_or_steps_down(brokers: KafkaCluster) -> N
             producer.abort_transaction(PATIENCE)
             brokers.restart(victim)
     assert_committed(brokers, topic, names)
-
-
-@pytest.mark.full
-def test_batches_in_flight_move_to_another_leader(brokers: KafkaCluster) -> None:
-    """They keep their numbers, and are not dropped as those of another transaction are."""
-    topic = "in-flight"
-    brokers.create_topic(topic, partitions=len(PARTITIONS))
-    with transactional(brokers.bootstrap_servers) as producer:
-        producer.init_transactions(PATIENCE)
-        producer.begin_transaction()
-        send(producer, topic, "before")
-        producer.flush()
-        leader = brokers.leader_of(topic, 0)
-        brokers.pause(leader)
-        send(producer, topic, "in flight")
-        assert producer._pipeline is not None
-        worker = producer._pipeline.brokers.find(leader)
-        assert worker is not None
-        while not worker.requests:
-            tick()
-        brokers.kill(leader)
-        send(producer, topic, "after")
-        producer.commit_transaction(PATIENCE)
-        brokers.restart(leader)
-    assert_committed(brokers, topic, ["before", "in flight", "after"])
 
 
 @pytest.mark.full

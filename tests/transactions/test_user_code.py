@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from operator import methodcaller
 from typing import Any
 
 import pytest
@@ -14,19 +16,16 @@ from pykaproducer.interceptors import Interceptor
 from pykaproducer.testing import MockProducer
 from tests.transactions.helper import PATIENCE, Kafka
 
+OFFSETS = {TopicPartition("input", 0): 1}
 CALLS: dict[str, Callable[[Producer], object]] = {
-    "init_transactions": lambda producer: producer.init_transactions(),
-    "init_transactions, another id": lambda producer: producer.init_transactions(
-        transactional_id="other"
-    ),
+    "init_transactions": Producer.init_transactions,
+    "init_transactions, another id": methodcaller("init_transactions", transactional_id="other"),
     "transaction": lambda producer: producer.transaction().__enter__(),
-    "begin_transaction": lambda producer: producer.begin_transaction(),
-    "send_offsets_to_transaction": lambda producer: producer.send_offsets_to_transaction(
-        {TopicPartition("input", 0): 1}, "group"
-    ),
-    "commit_transaction": lambda producer: producer.commit_transaction(),
-    "prepare_transaction": lambda producer: producer.prepare_transaction(),
-    "abort_transaction": lambda producer: producer.abort_transaction(),
+    "begin_transaction": Producer.begin_transaction,
+    "send_offsets_to_transaction": methodcaller("send_offsets_to_transaction", OFFSETS, "group"),
+    "commit_transaction": Producer.commit_transaction,
+    "prepare_transaction": Producer.prepare_transaction,
+    "abort_transaction": Producer.abort_transaction,
 }
 
 
@@ -44,7 +43,11 @@ class Attempts:
             with pytest.raises(CallbackThreadError) as raised:
                 call(self.producer)
             method, _, text = str(raised.value).partition("()")
-            assert text.startswith(" was called from a ")
+            assert text == (
+                " was called from a callback, partitioner, serializer or interceptor; the "
+                "transaction of a message must not change while they handle it; make the call "
+                "elsewhere, after send() has returned"
+            )
             assert name.partition(",")[0] in (method, "transaction")  # a block begins one
         self.refused += 1
 
@@ -79,32 +82,31 @@ USERS: dict[str, tuple[Callable[[Attempts], dict[str, Any]], int]] = {
     ids=["send", "send_many"],
 )
 def test_each_call_is_refused(kafka: Kafka, topic: str, user: str, bulk: bool) -> None:
-    attempts = Attempts()
-    settings, times = USERS[user]
-    with kafka.producer(**settings(attempts)) as producer:
-        attempts.producer = producer
-        check_a_transaction(producer, topic, attempts.make if user == "callback" else None, bulk)
-    assert attempts.refused == times
+    check_a_transaction(kafka.producer, topic, user, bulk)
     assert kafka.committed(topic) == [b"value"]
 
 
 @pytest.mark.parametrize("user", USERS)
 @pytest.mark.parametrize("bulk", [False, True], ids=["send", "send_many"])
 def test_a_mock_refuses_it_too(user: str, bulk: bool) -> None:
+    mock = check_a_transaction(partial(MockProducer, transactional_id="mine"), "t", user, bulk)
+    assert [record.value for record in mock.history()] == [b"value"]
+
+
+def check_a_transaction(make: Callable[..., Any], topic: str, user: str, bulk: bool) -> Any:
+    """Send a message whose *user* makes the calls; return the producer."""
     attempts = Attempts()
     settings, times = USERS[user]
-    producer = attempts.producer = MockProducer(transactional_id="mine", **settings(attempts))
-    check_a_transaction(producer, "events", attempts.make if user == "callback" else None, bulk)
+    on_delivery = attempts.make if user == "callback" else None
+    with make(**settings(attempts)) as producer:
+        attempts.producer = producer
+        with producer.transaction():
+            if bulk:
+                producer.send_many(topic, [b"value"], [b"key"], on_delivery=on_delivery)
+            else:
+                producer.send(topic, b"value", b"key", on_delivery=on_delivery)
     assert attempts.refused == times
-    assert [record.value for record in producer.history()] == [b"value"]
-
-
-def check_a_transaction(producer: Producer, topic: str, on_delivery: Any, bulk: bool) -> None:
-    with producer.transaction():
-        if bulk:
-            producer.send_many(topic, [b"value"], [b"key"], on_delivery=on_delivery)
-        else:
-            producer.send(topic, b"value", b"key", on_delivery=on_delivery)
+    return producer
 
 
 def test_an_interceptor_that_is_told_of_a_refused_message(kafka: Kafka, topic: str) -> None:
