@@ -34,9 +34,8 @@ def cluster() -> Iterator[ScriptedCluster]:
 
 @pytest.fixture
 def talk(cluster: ScriptedCluster) -> Iterator[Talk]:
-    made = Talk(cluster.network, clock=FakeClock())
-    yield made
-    made.close()
+    with Talk(cluster.network, clock=FakeClock()) as made:
+        yield made
 
 
 def values(cluster: ScriptedCluster) -> list[bytes | None]:

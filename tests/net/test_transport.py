@@ -20,6 +20,7 @@ from pykaproducer._net.transport import (
     Transport,
 )
 from tests.net.helper import Settings, connect, wait
+from tests.net.tls_server import receive
 
 
 @pytest.fixture
@@ -39,15 +40,6 @@ def pair(listener: socket.socket) -> Iterator[tuple[Transport, socket.socket]]:
     far_end, _ = listener.accept()
     with far_end, contextlib.closing(transport):
         yield transport, far_end
-
-
-def receive(transport: Transport, count: int) -> bytes:
-    buffer = memoryview(bytearray(100))
-    data = b""
-    while len(data) < count:
-        wait(transport, selectors.EVENT_READ)
-        data += bytes(buffer[: transport.receive(buffer)])
-    return data
 
 
 def test_bytes_go_both_ways(pair: tuple[Transport, socket.socket]) -> None:
