@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
 #: Far longer than a stopped thread needs to end (seconds).
 _SOON = 60.0
@@ -20,6 +21,27 @@ def threads_left(client_id: str) -> list[str]:
         if thread.name.startswith(f"{client_id}-"):
             thread.join(_SOON)
     return threads_of(client_id)
+
+
+class Task(threading.Thread):
+    """A thread that makes a call, from now on."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        super().__init__()
+        self._call = call
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self._outcome = self._call()
+        except Exception as error:  # the test checks it
+            self._outcome = error
+
+    def outcome(self) -> Any:
+        """Return the result of the call, or the exception that it has raised."""
+        self.join(_SOON)
+        assert not self.is_alive(), "the call does not return"
+        return self._outcome
 
 
 def run_together(*functions: Callable[[], None]) -> None:

@@ -258,10 +258,8 @@ class Chatter:
 
 @pytest.mark.parametrize("said", [b"\x00", b"\x00\x00\x00\x04\x00\x00\x00\x00", b"\xff" * 100])
 def test_bytes_that_nobody_asked_for(said: bytes) -> None:
-    with running(retries=1, request_timeout_ms=20_000, receive_message_max_bytes=1000, **FAST) as (
-        cluster,
-        producer,
-    ):
+    settings = {"retries": 1, "request_timeout_ms": 20_000, "receive_message_max_bytes": 1000}
+    with running(**settings, **FAST) as (cluster, producer):
         warm_up(producer)
         cluster.next("produce", Chatter(said), Refuse(19))
         assert offsets(send(producer, [b"value"])) == [1]
