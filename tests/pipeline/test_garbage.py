@@ -57,12 +57,6 @@ def http(framed: bytes) -> bytes:
     return b"HTTP/1.1 400 Bad Request\r\n\r\n"
 
 
-def with_a_tail(framed: bytes) -> bytes:
-    """Return a frame that is longer than the answer in it."""
-    body = framed[4:] + b"tail"
-    return len(body).to_bytes(4, "big") + body
-
-
 #: The bytes that replace an answer, and the text logged for them.
 MANGLES: dict[str, tuple[Mangle, str]] = {
     "garbage": (Mangle(garbage), "malformed response"),
