@@ -250,9 +250,7 @@ def test_it_is_closed_without_memory(talk: Talk, monkeypatch: pytest.MonkeyPatch
     assert talk.connection.wakeup.fileno() < 0
 
 
-def test_a_wait_without_memory_is_not_repeated_without_a_pause(
-    talk: Talk,
-) -> None:
+def test_a_wait_without_memory_is_not_repeated_without_a_pause(talk: Talk) -> None:
     clock = talk.clock
     assert isinstance(clock, FakeClock)
     talk.open()

@@ -64,11 +64,7 @@ def test_every_version_is_read_whole(version: int) -> None:
     assert found.cluster_id == ("the cluster" if version >= 2 else None)
     assert found.controller_id == (3 if version >= 1 else -1)
     assert (topic.name, topic.is_internal) == ("t", version >= 1)
-    assert (partition.index, partition.error_code, partition.leader_id) == (
-        3,
-        5,
-        -1,
-    )
+    assert (partition.index, partition.error_code, partition.leader_id) == (3, 5, -1)
     assert (partition.replicas, partition.in_sync) == ((7, 8), (8,))
     assert partition.offline == ((7,) if version >= 5 else ())
     assert partition.leader_epoch == (4 if version >= 7 else -1)
