@@ -49,6 +49,11 @@ class Call(threading.Thread):
         assert not self.is_alive(), "the call hangs"
         return self._error
 
+    def outcome(self) -> Any:
+        """Wait for the end of the call, and return its result or the error that it has raised."""
+        error = self.error()
+        return self.result if error is None else error
+
 
 def run_together(*functions: Callable[[], None]) -> None:
     """Run each in a separate thread, all started at the same moment; none may raise."""

@@ -17,11 +17,10 @@ from kafka.errors import KafkaConfigurationError, KafkaError
 
 from pykaproducer.config import SETTINGS, Config, resolve
 from pykaproducer.errors import ConfigurationError, UnsupportedFeatureError
+from pykaproducer.settings import ProducerSettings
 from tests._support.peers import KAFKA_PYTHON
 
-
-def config(**settings: Any) -> Config:
-    return Config.from_kwargs(settings)
+from .helper import config
 
 
 def refusal(settings: dict[Any, Any]) -> str:
@@ -64,6 +63,11 @@ def test_what_kafka_python_has_by_default_can_be_given(name: str) -> None:
             config(**{name: KafkaProducer.DEFAULT_CONFIG[name]})
     else:
         config(**{name: KafkaProducer.DEFAULT_CONFIG[name]})
+
+
+def test_the_type_has_every_setting_in_their_order() -> None:
+    assert list(ProducerSettings.__annotations__) == [setting.name for setting in SETTINGS]
+    assert not ProducerSettings.__required_keys__
 
 
 def test_the_same_name_never_stands_for_two_settings() -> None:
@@ -121,26 +125,8 @@ def test_servers(given_as: Any, servers: list[tuple[str, int]]) -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        "",
-        [],
-        ",",
-        "a:",
-        "a:x",
-        "a:0",
-        "a:65536",
-        "[::1",
-        "[::1]x",
-        ":9092",
-        9092,
-        None,
-        b"a",
-        "a b",
-        "a:1:2",
-        "a:9092:b:9092",
-        "a:9092;b:9092",
-        "a;b:9092",
-        "a;b",
-        ["a:1:2"],
+        *("", [], ",", "a:", "a:x", "a:0", "a:65536", "[::1", "[::1]x", ":9092", 9092, None, b"a"),
+        *("a b", "a:1:2", "a:9092:b:9092", "a:9092;b:9092", "a;b:9092", "a;b", ["a:1:2"]),
     ],
 )
 def test_servers_that_are_none(wrong: Any) -> None:
@@ -201,46 +187,32 @@ def test_one_setting_under_two_names_that_agree() -> None:
 # Wrong values ---------------------------------------------------------------------------------
 
 
+NAN, INF = float("nan"), float("inf")
+WRONG: dict[str, list[Any]] = {
+    "linger_ms": ["5", True, -1, NAN, INF, None],
+    "delivery_timeout_ms": [0],
+    "batch_size": [1.5, 2**31],
+    "buffer_memory": [0, None],
+    "acks": [2, "most", True, None],
+    "retries": [-1, "all"],
+    "enable_idempotence": [1],
+    "allow_auto_create_topics": ["true"],
+    "client_id": ["", 7],
+    "compression_type": ["brotli", 4, []],
+    "partitioner": ["modulo", 3],
+    "key_serializer": ["utf-8"],
+    "value_serializer": [3],
+    "socket_options": [[(1, 2)], 5],
+    "max_in_flight_requests_per_connection": [0],
+    "send_buffer_bytes": [0],
+    "receive_buffer_bytes": [decimal.Decimal("sNaN")],
+    "security_protocol": ["TLS"],
+    "interceptors": [3, [object()]],
+}
+
+
 @pytest.mark.parametrize(
-    ("name", "wrong"),
-    [
-        ("linger_ms", "5"),
-        ("linger_ms", True),
-        ("linger_ms", -1),
-        ("linger_ms", float("nan")),
-        ("linger_ms", float("inf")),
-        ("linger_ms", None),
-        ("delivery_timeout_ms", 0),
-        ("batch_size", 1.5),
-        ("batch_size", 2**31),
-        ("buffer_memory", 0),
-        ("buffer_memory", None),
-        ("acks", 2),
-        ("acks", "most"),
-        ("acks", True),
-        ("acks", None),
-        ("retries", -1),
-        ("retries", "all"),
-        ("enable_idempotence", 1),
-        ("allow_auto_create_topics", "true"),
-        ("client_id", ""),
-        ("client_id", 7),
-        ("compression_type", "brotli"),
-        ("compression_type", 4),
-        ("compression_type", []),
-        ("partitioner", "modulo"),
-        ("partitioner", 3),
-        ("key_serializer", "utf-8"),
-        ("value_serializer", 3),
-        ("socket_options", [(1, 2)]),
-        ("socket_options", 5),
-        ("max_in_flight_requests_per_connection", 0),
-        ("send_buffer_bytes", 0),
-        ("receive_buffer_bytes", decimal.Decimal("sNaN")),
-        ("security_protocol", "TLS"),
-        ("interceptors", 3),
-        ("interceptors", [object()]),
-    ],
+    ("name", "wrong"), [(name, wrong) for name, values in WRONG.items() for wrong in values]
 )
 def test_a_wrong_value(name: str, wrong: Any) -> None:
     text = refusal({name: wrong})
@@ -389,11 +361,7 @@ def test_a_serializer_is_a_function_of_the_value_or_an_object() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("kafka_client", object),
-        ("metric_reporters", [object]),
-    ],
+    ("name", "value"), [("kafka_client", object), ("metric_reporters", [object])]
 )
 def test_what_is_not_built_is_refused_by_name(name: str, value: Any) -> None:
     with pytest.raises(UnsupportedFeatureError, match=f"setting {name}: "):

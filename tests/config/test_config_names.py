@@ -12,17 +12,11 @@ from pykaproducer import KafkaProducer, Producer
 from pykaproducer.config import Config, read_settings, resolve
 from pykaproducer.errors import ConfigurationError, UnsupportedFeatureError
 
+from .helper import refusal
+
 
 def lines(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno >= level]
-
-
-def refusal(**settings: Any) -> str:
-    with pytest.raises(ConfigurationError) as caught:
-        Config.from_kwargs(settings)
-    text = str(caught.value)
-    assert "\n" not in text
-    return text
 
 
 # In code ------------------------------------------------------------------------------------------
@@ -105,10 +99,8 @@ def test_a_secret_in_an_address_is_not_shown(name: str, servers: Any) -> None:
 
 
 def test_a_comma_at_the_end_is_no_server() -> None:
-    assert Config.from_kwargs({"bootstrap_servers": "a:1,b:2,"}).bootstrap_servers == (
-        ("a", 1),
-        ("b", 2),
-    )
+    found = Config.from_kwargs({"bootstrap_servers": "a:1,b:2,"}).bootstrap_servers
+    assert found == (("a", 1), ("b", 2))
 
 
 def test_settings_of_what_is_off_are_told_of(caplog: pytest.LogCaptureFixture) -> None:

@@ -52,10 +52,7 @@ PASSPHRASE = "sasl_oauthbearer_assertion_private_key_passphrase"
             {**CLIENT, "sasl_oauthbearer_assertion_algorithm": "RS256"},
             f"requires it, or an assertion: {KEY_FILE}, sasl_oauthbearer_assertion_private_key_pem",
         ),
-        (
-            {**BASIC, "sasl_oauthbearer_client_id": None},
-            "setting sasl_oauthbearer_client_id: ",
-        ),
+        ({**BASIC, "sasl_oauthbearer_client_id": None}, "setting sasl_oauthbearer_client_id: "),
         ({**CLIENT, "sasl_oauthbearer_grant_type": JWT_BEARER}, f"setting {KEY_FILE}: "),
         ({**CLIENT, "sasl_oauthbearer_grant_type": "password"}, "'password' was given; allowed"),
         ({**BASIC, PASSPHRASE: SECRET}, f"{KEY_FILE} is not set; remove {PASSPHRASE}"),
@@ -103,16 +100,14 @@ def test_a_query_that_cannot_be_sent(query: str) -> None:
 @pytest.mark.parametrize(
     "url",
     [
-        "login.example.com",
-        "ftp://login.example.com",
-        "https://",
-        "https://h:99999/",
-        "https://h:0/",
-        "file:token",
-        "file://host/token",
-        "https://h/to ken",
-        "https://h/\u00e9",
-        5,
+        *("login.example.com", "ftp://login.example.com", "https://", "https://h:99999/", 5),
+        *(
+            "https://h:0/",
+            "file:token",
+            "file://host/token",
+            "https://h/to ken",
+            "https://h/\u00e9",
+        ),
     ],
 )
 def test_what_is_no_url(url: Any) -> None:
@@ -132,9 +127,7 @@ def test_secrets_are_pickled_and_not_shown() -> None:
     assert SECRET not in repr(made)
 
 
-def test_a_token_endpoint_without_encryption_is_warned_of(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_token_endpoint_without_encryption_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "pykaproducer"):
         config(**{**BASIC, "sasl_oauthbearer_token_endpoint_url": "http://127.0.0.1:80/token"})
         assert not caplog.records

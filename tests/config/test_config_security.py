@@ -50,10 +50,7 @@ def test_names_in_any_case() -> None:
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        (
-            {"sasl_mechanism": "PLAIN"},
-            "setting sasl_mechanism: it was given, but ",
-        ),
+        ({"sasl_mechanism": "PLAIN"}, "setting sasl_mechanism: it was given, but "),
         ({"sasl_plain_username": "u"}, "without SASL"),
         ({"security_protocol": "SSL", "sasl_plain_password": SECRET}, "without SASL"),
         ({"ssl_cafile": "x"}, "setting ssl_cafile: it was given, but security_protocol is 'PLAIN"),
@@ -161,8 +158,7 @@ def test_files_with_garbled_pem(files: Files) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "text"),
-    [(b"\xfe\xed\xfe\xed...", "a Java keystore"), (b"0\x82x", "binary (DER")],
+    ("content", "text"), [(b"\xfe\xed\xfe\xed...", "a Java keystore"), (b"0\x82x", "binary (DER")]
 )
 def test_files_that_java_takes(files: Files, content: bytes, text: str) -> None:
     path = files.directory / "store.jks"
@@ -245,11 +241,7 @@ def test_user_and_password_in_java_s_form(
     mechanism: str, jaas: str, user: str, password: str
 ) -> None:
     made = Config.from_strings(
-        {
-            "security.protocol": "SASL_SSL",
-            "sasl.mechanism": mechanism,
-            "sasl.jaas.config": jaas,
-        }
+        {"security.protocol": "SASL_SSL", "sasl.mechanism": mechanism, "sasl.jaas.config": jaas}
     )
     assert (made.sasl_plain_username, made.sasl_plain_password) == (user, password)
     assert SECRET not in repr(made)

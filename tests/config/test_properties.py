@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import pathlib
 
 import pytest
@@ -201,9 +200,3 @@ def test_what_was_written_comes_back(
 ) -> None:
     pairs, content = written
     assert read(path, content) == pairs
-
-
-@given(st.binary() | st.text(" \t\f\r\n\\=:#!uabc0123").map(str.encode))
-def test_any_bytes_are_read_or_refused(path: pathlib.Path, content: bytes) -> None:
-    with contextlib.suppress(ConfigurationError):
-        read(path, content)

@@ -6,7 +6,7 @@ import _thread
 import struct
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import crc32c
 from kafka.record import MemoryRecords
@@ -17,6 +17,8 @@ from pykaproducer.delivery import ProducerRef
 from pykaproducer.testing import FakeClock
 
 TOPIC = "events"
+
+T = TypeVar("T")
 
 
 class NoSpaceError(Exception):
@@ -124,9 +126,7 @@ def split(
 
 def claim(part: Slice, room: int = 1 << 30, most: int = 1 << 30) -> Slice:
     """Return rows of *part* for a batch; there must be some."""
-    claimed = part.claim(room, most)
-    assert claimed is not None
-    return claimed
+    return some(part.claim(room, most))
 
 
 def encode(*parts: Slice, **how: Any) -> bytes:
@@ -143,6 +143,12 @@ def read(batch: bytes) -> Any:
     assert not records.has_next()
     assert found.size_in_bytes == len(batch)
     assert found.validate_crc()
+    return found
+
+
+def some(found: T | None) -> T:
+    """Return *found*, which must not be None."""
+    assert found is not None
     return found
 
 

@@ -24,7 +24,7 @@ import pyarrow
 
 import pykaproducer._kernel as _kernel
 
-from .helper import Door, encode, no_error_expected, pack
+from .helper import Door, encode, no_error_expected, pack, some
 
 #: Accepted messages are finished after this many calls.
 ROUND = 100
@@ -78,8 +78,7 @@ def finish(door: Door, *, failing: bool = False, partitions: int = 3) -> None:
         slices, _ = chunk.split(partitioner, partitions, pack(range(partitions)))
         for part in slices:
             part.detach_payload()
-            claimed = part.claim(1 << 30, 1 << 30)
-            assert claimed is not None
+            claimed = some(part.claim(1 << 30, 1 << 30))
             encode(claimed, compress=lambda buffer: bytes(buffer)[:3])
             claimed.unclaim()
             claimed.mark_ambiguous()
@@ -235,8 +234,7 @@ def chunks(door: Door) -> None:
     refused(_kernel.encode_batch, [claimed], lambda buffer: 1 // 0)
     refused(_kernel.encode_batch, [], crc32c.crc32c)
     for each in (claimed, chunk.whole()):
-        settled = each.fail(LookupError(), TimeoutError())
-        assert settled is not None
+        settled = some(each.fail(LookupError(), TimeoutError()))
         settled.finish()
 
 

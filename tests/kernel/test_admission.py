@@ -14,7 +14,7 @@ import pykaproducer._kernel as _kernel
 from pykaproducer._kernel import CHUNK_BYTES, CHUNK_ROWS, ROW_COST
 from tests._support.threads import run_together
 
-from .helper import TOPIC, ClosedError, Door, NoSpaceError, claim, deliver, encode, read, split
+from .helper import TOPIC, ClosedError, Door, NoSpaceError, claim, encode, read, split
 
 
 def values(door: Door) -> list[bytes | None]:
@@ -144,18 +144,7 @@ def test_serializers_get_what_was_sent() -> None:
     assert (handle.key, handle.value) == (b"seven", b"7")
 
 
-def test_payload_can_be_read_as_soon_as_it_is_sent() -> None:
-    door = Door()
-    handle = door.send(TOPIC, b"value", b"key")
-    assert (handle.key, handle.value) == (b"key", b"value")
-    assert door.send(TOPIC).value is None
-
-
 # Rejected messages ------------------------------------------------------------------------------
-
-
-class NotBytes:
-    """An object that cannot be sent."""
 
 
 class Liar(list[Any]):
@@ -163,60 +152,6 @@ class Liar(list[Any]):
 
     def __len__(self) -> int:
         return 5
-
-
-LONE_SURROGATE = "\ud800"
-
-REFUSED: list[tuple[type[Exception], str, dict[str, Any]]] = [
-    (TypeError, "topic", {"topic": b"events"}),
-    (TypeError, "topic", {"topic": None}),
-    (TypeError, "topic", {"topic": ["events"]}),
-    (ValueError, "topic", {"topic": ""}),
-    (TypeError, "value must be bytes.*not str.*value_serializer", {"value": "text"}),
-    (TypeError, "value must be bytes", {"value": 5}),
-    (TypeError, "value must be bytes.*not NotBytes", {"value": NotBytes()}),
-    (TypeError, "key must be bytes.*not int.*key_serializer", {"key": 5}),
-    (ValueError, "value.*contiguous", {"value": memoryview(b"abcdef")[::2]}),
-    (ValueError, "key.*contiguous", {"key": memoryview(b"abcdef")[::2]}),
-    (TypeError, "partition must be an int", {"partition": "0"}),
-    (TypeError, "partition must be an int", {"partition": 1.0}),
-    (TypeError, "partition must be an int, not bool", {"partition": True}),
-    (ValueError, "partition must be between 0", {"partition": -1}),
-    (ValueError, "partition must be between 0", {"partition": 1 << 31}),
-    (ValueError, "partition must be between 0", {"partition": 1 << 80}),
-    (TypeError, "timestamp_ms must be an int", {"timestamp_ms": 1.5}),
-    (ValueError, "timestamp_ms must be between 0", {"timestamp_ms": -1}),
-    (ValueError, "timestamp_ms must be between 0", {"timestamp_ms": 1 << 63}),
-    (TypeError, "delivery_timeout_ms must be an int", {"delivery_timeout_ms": "5"}),
-    (ValueError, "delivery_timeout_ms must be between 1", {"delivery_timeout_ms": 0}),
-    (ValueError, "delivery_timeout_ms must be between 1", {"delivery_timeout_ms": 1 << 53}),
-    (TypeError, "on_delivery must be callable", {"on_delivery": 5}),
-    (TypeError, "headers must be", {"headers": 5}),
-    (TypeError, "headers must be", {"headers": {"a": b"b"}}),
-    (TypeError, "headers must be", {"headers": "ab"}),
-    (TypeError, r"headers\[1\] must be a pair", {"headers": [("a", b"b"), "abc"]}),
-    (TypeError, r"headers\[0\] must be a pair", {"headers": [5]}),
-    (TypeError, r"headers\[0\] must be a pair", {"headers": [("a", b"b", b"c")]}),
-    (TypeError, r"headers\[0\].*name must be str", {"headers": [(b"a", b"b")]}),
-    (TypeError, r"headers\[0\].*name must be str", {"headers": [(None, b"b")]}),
-    (TypeError, r"headers\[1\].*value must be bytes", {"headers": [("a", None), ("a", "b")]}),
-    (ValueError, r"headers\[0\].*UTF-8", {"headers": [(LONE_SURROGATE, b"b")]}),
-    (ValueError, "max_request_size", {"value": bytes(1 << 21)}),
-    (ValueError, "max_request_size", {"headers": [("a", bytes(1 << 21))]}),
-]
-
-
-@pytest.mark.parametrize(("error", "text", "arguments"), REFUSED)
-def test_what_can_never_be_right(error: type[Exception], text: str, arguments: Any) -> None:
-    door = Door()
-    with pytest.raises(error, match=text):
-        door.send(**{"topic": TOPIC, "value": b"v", **arguments})
-    assert door.budget.used == 0
-    assert door.accepted == 0
-    assert door.chunks() == []
-    # and the next one is accepted
-    door.send(TOPIC, b"next")
-    assert values(door) == [b"next"]
 
 
 def test_a_value_that_is_refused_does_not_keep_a_buffer() -> None:
@@ -281,35 +216,6 @@ def test_without_space_nothing_is_accepted() -> None:
     assert door.budget.used == door.budget.limit
     with pytest.raises(NoSpaceError):
         door.send(TOPIC)
-
-
-def test_a_message_that_waited_is_accepted_when_there_is_space() -> None:
-    class Waits(Door):
-        waited_for: int | None = None
-
-        def _wait_for_space(self, turn: _kernel.Turn) -> None:
-            self.waited_for = turn.amount
-            deliver(self.chunk().whole())
-            assert turn.granted
-            assert not turn.lock.locked()
-
-    door = Waits(limit=ROW_COST + 10)
-    door.send(TOPIC, bytes(10))
-    door.send(TOPIC, bytes(5))
-    assert door.waited_for == ROW_COST + 5
-    assert door.budget.used == ROW_COST + 5
-
-
-def test_one_that_closes_while_it_waits() -> None:
-    class Closes(Door):
-        def _wait_for_space(self, turn: _kernel.Turn) -> None:
-            self._shut()
-            self.closed = True
-
-    door = Closes(limit=10)
-    with pytest.raises(ClosedError):
-        door.send(TOPIC, b"v")
-    assert (door.budget.used, door.accepted) == (0, 0)
 
 
 def test_one_that_closes_while_a_serializer_runs() -> None:

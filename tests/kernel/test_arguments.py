@@ -20,7 +20,7 @@ KINDS = [
     for kind in vars(_kernel).values()
     if isinstance(kind, type) and kind.__module__ == _kernel.__name__
 ]
-NAN, INF = float("nan"), float("inf")
+NAN, INF, INT32 = float("nan"), float("inf"), (1 << 31) - 1
 
 
 def chunk_of(rows: int) -> _kernel.Chunk:
@@ -85,24 +85,26 @@ def test_shares_of_no_partition_are_not_drawn() -> None:
     assert sum(len(part) for part in slices) == 1
 
 
-@pytest.mark.parametrize("seconds", [-1.0, 1e300, INF, NAN])
-def test_a_delivery_timeout_that_no_clock_reaches_is_refused(seconds: float) -> None:
-    with pytest.raises(ValueError, match="delivery_timeout must be"):
-        Door(delivery_timeout=seconds)
-
-
-@pytest.mark.parametrize("partitions", [-1, -(1 << 31), (1 << 31) - 1])
-def test_a_number_of_partitions_that_cannot_be(partitions: int) -> None:
-    with pytest.raises(ValueError, match="cannot have"):
-        chunk_of(1).split(None, partitions, pack([0]))
+#: Calls with a number, and numbers with which they are refused.
+REFUSED: list[tuple[Callable[[Any], object], list[float], str]] = [
+    (lambda seconds: Door(delivery_timeout=seconds), [-1.0, 1e300, INF, NAN], "timeout must be"),
+    (lambda n: chunk_of(1).split(None, n, pack([0])), [-1, -(1 << 31), INT32], "cannot have"),
+    (lambda n: _kernel.partition_for(_kernel.FNV1A, b"k", n), [0, -1], "must be at least 1, not"),
+    (lambda window: _kernel.SampledStat(window, 3), [0.0, -1.0, NAN], "window"),
+    (lambda samples: _kernel.SampledStat(1.0, samples), [0, -1], "sample"),
+    (lambda n: _kernel.poll_events([(0, 1)] * n, 0), [9], "poll 9 descriptors: the maximum is 8"),
+]
 
 
 @pytest.mark.parametrize(
-    ("window", "samples"), [(0.0, 3), (-1.0, 3), (NAN, 3), (1.0, 0), (1.0, -1)]
+    ("call", "number", "text"),
+    [(call, number, text) for call, numbers, text in REFUSED for number in numbers],
 )
-def test_a_series_without_a_window_or_samples_is_refused(window: float, samples: int) -> None:
-    with pytest.raises(ValueError, match=r"window|sample"):
-        _kernel.SampledStat(window, samples)
+def test_a_number_that_cannot_be_is_refused(
+    call: Callable[[Any], object], number: float, text: str
+) -> None:
+    with pytest.raises(ValueError, match=text):
+        call(number)
 
 
 @pytest.mark.parametrize("odd", [INF, -INF, NAN, 1e300, -1e300])
@@ -152,11 +154,9 @@ def test_sequences_that_change_while_they_are_read() -> None:
         _kernel.poll_events(watched, 0)
 
 
-def test_one_object_and_more_descriptors_than_there_is_room_for() -> None:
+def test_one_object_is_no_column() -> None:
     with pytest.raises(TypeError, match="values must be a sequence of bytes, not bytes"):
         _kernel.columns_of(b"text")
-    with pytest.raises(ValueError, match="cannot poll 9 descriptors: the maximum is 8"):
-        _kernel.poll_events([(0, 1)] * 9, 0)
 
 
 def test_watchers_that_go_while_they_are_called() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import queue
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -34,27 +33,16 @@ class Queue(Door):
             raise NoSpaceError
 
 
-class Sender(threading.Thread):
+class Sender(Task):
     """A thread that sends one message of this many bytes of ``buffer_memory``, and waits for it."""
 
     def __init__(self, door: Queue, cost: int) -> None:
-        super().__init__(daemon=True)
-        self.door, self.cost = door, cost
-        self.error: BaseException | None = None
-        self.start()
+        super().__init__(lambda: door.send(f"of-{cost}", bytes(cost - ROW_COST)))
         self.turn = door.entered.get(timeout=SOON)
         assert self.turn.amount == cost
 
-    def run(self) -> None:
-        try:
-            self.door.send(f"of-{self.cost}", bytes(self.cost - ROW_COST))
-        except BaseException as error:
-            self.error = error
-
     def accepted(self) -> bool:
-        self.join(SOON)
-        assert not self.is_alive(), "it waits forever"
-        return self.error is None
+        return not isinstance(self.outcome(), Exception)
 
 
 def full(door: Queue, *costs: int) -> list[Callable[[], object]]:
@@ -142,9 +130,8 @@ def test_a_grant_that_an_interrupt_leaves_behind_goes_to_the_next() -> None:
     assert not first.accepted()
     assert second.turn.granted
     door.gives_up.clear()
-    second.join(SOON)
     # It gave up or not, depending on the timing: nothing is left reserved either way.
-    assert (door.budget.used, door.budget.waiting) == (0 if second.error else 600, 0)
+    assert (door.budget.used, door.budget.waiting) == (600 if second.accepted() else 0, 0)
 
 
 def test_a_signal_handler_that_sends_does_not_wait_behind_its_own_thread() -> None:
@@ -192,8 +179,7 @@ def test_one_that_closes_while_others_wait() -> None:
     door.closed = True
     door.budget.wake_all()
     for sender in senders:
-        assert not sender.accepted()
-        assert isinstance(sender.error, ClosedError)
+        assert isinstance(sender.outcome(), ClosedError)
     assert (door.budget.used, door.budget.waiting) == (1000, 0)
 
 

@@ -16,7 +16,7 @@ import pykaproducer._kernel as _kernel
 from pykaproducer._kernel import Slice
 from pykaproducer._util import compression
 
-from .helper import TOPIC, Door, claim, encode, read, split
+from .helper import TOPIC, Door, claim, encode, read, some, split
 
 #: (key, value, headers, timestamp)
 Message = tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]], int]
@@ -119,8 +119,7 @@ def test_a_compressed_batch(codec: str) -> None:
     readable = getattr(kafka.codec, f"has_{codec}")()
     if not (readable and compression.CODECS[codec].is_installed()):
         pytest.skip(f"no package for {codec} is installed")
-    compressor = compression.compressor(codec, None)
-    assert compressor is not None
+    compressor = some(compression.compressor(codec, None))
     encoded = encode(
         claimed(Door(), messages), compress=compressor.compress, attributes=compressor.attribute
     )

@@ -14,7 +14,7 @@ import pykaproducer._kernel as _kernel
 from pykaproducer._kernel import Chunk, Delivery, Slice, TopicSlot
 from tests._support.no_memory import call_without_memory, needs_hook
 
-from .helper import TOPIC, Door, deliver, fail, report
+from .helper import TOPIC, Door, deliver, fail, report, some
 
 
 def rows(door: Door, *values: bytes) -> tuple[list[Slice], list[Delivery]]:
@@ -29,18 +29,6 @@ def test_one_that_nothing_is_behind_cannot_be_made(kind: Any) -> None:
     for make in (lambda: kind.__new__(kind), lambda: object.__new__(kind), kind):
         with pytest.raises(TypeError):
             make()
-
-
-def test_a_look_at_a_handle_does_not_count_as_told() -> None:
-    part = Door()
-    handle = part.send(TOPIC, b"v")
-    settled = part.chunk().whole().fail(LookupError("never"), TimeoutError())
-    assert settled is not None
-    assert "never" in repr(handle)
-    assert str(handle.peek_failure()) == "never"
-    assert settled.unreported_failures() == 1
-    assert str(handle.error) == "never"
-    assert settled.unreported_failures() == 0
 
 
 def test_each_caller_gets_an_error_of_its_own() -> None:
@@ -70,8 +58,7 @@ def test_those_who_wait_for_other_rows_are_not_waked() -> None:
     for handle, lock in zip(handles, locks, strict=True):
         lock.acquire()
         assert handle.watch(lock)
-    settled = a.deliver(0, wake=False)  # its waiters are woken later
-    assert settled is not None
+    settled = some(a.deliver(0, wake=False))  # its waiters are woken later
     b.deliver(1)
     assert [lock.locked() for lock in locks] == [True, False, True]
     settled.wake_waiters()
@@ -133,14 +120,11 @@ def test_a_function_for_a_row_that_has_its_outcome_leaves_nothing(
     assert when_settled(lambda _: None) in (False, True)
     gc.collect()
     assert not handles[0].when_settled(lambda _: None)
-    settled = b.deliver(1)
-    assert settled is not None
+    settled = some(b.deliver(1))
     assert not settled.wants_report
 
 
-def test_a_function_is_not_compared(
-    in_a_finalizer: Callable[[Callable[[], object]], None],
-) -> None:
+def test_a_function_is_not_compared(in_a_finalizer: Callable[[Callable[[], object]], None]) -> None:
     class Picky:
         def __init__(self) -> None:
             self.called = 0
@@ -184,8 +168,7 @@ def test_what_the_log_raises_does_not_stop_the_other_callbacks(
 
     handles = [door.send(TOPIC, value, on_delivery=raises) for value in (b"a", b"b")]
     handles[1].when_settled(lambda it: raises(None, it))
-    settled = door.chunk().whole().deliver(0)
-    assert settled is not None
+    settled = some(door.chunk().whole().deliver(0))
     assert settled.report(cannot_log)
     assert told == [b"a", b"b", b"b"]
     assert [repr(error) for error in ignored] == ["KeyError('request_id')"] * 3
@@ -206,8 +189,7 @@ def test_a_callback_that_raises_its_error_leaves_nothing_behind() -> None:
         raise error
 
     handle = door.send(TOPIC, b"v", on_delivery=raises)
-    settled = door.chunk().whole().fail(LookupError(), TimeoutError())
-    assert settled is not None
+    settled = some(door.chunk().whole().fail(LookupError(), TimeoutError()))
     settled.report(lambda callback, error: None)
     gc.collect()
     assert requests

@@ -14,7 +14,7 @@ import pytest
 import pykaproducer._kernel as _kernel
 from pykaproducer._kernel import MURMUR2, STICKY, Chunk, Delivery, Partitioner, Slice
 
-from .helper import TOPIC, Door, claim, deliver, encode, fail, pack, report, seal, split
+from .helper import TOPIC, Door, claim, deliver, encode, fail, pack, report, split
 
 COUNT = 1000
 
@@ -158,22 +158,3 @@ def test_without_memory_no_row_of_a_batch_is_settled_or_all_are() -> None:
     for part in settled:
         report(part)
     assert door.budget.used == 0
-
-
-def test_an_answer_for_a_batch_whose_rows_have_all_expired() -> None:
-    door = Door()
-    door.send(TOPIC, b"v", partition=0)
-    chunk = door.chunk()
-    batch = seal(split(chunk, 1)[0])
-    assert fail(chunk.whole())
-    assert batch.oldest_deadline() is None
-    assert batch.deliver(5) is None
-
-
-def test_a_handle_that_outlives_everything_else() -> None:
-    door = Door()
-    handle = door.send(TOPIC, b"value", b"key", partition=3, timestamp_ms=5)
-    deliver(seal(split(door.chunk(), 4)[3]), 12)
-    del door
-    assert (handle.topic, handle.partition, handle.offset, handle.timestamp) == (TOPIC, 3, 12, 5)
-    assert handle.succeeded()

@@ -9,7 +9,7 @@ import pytest
 
 import pykaproducer._kernel as _kernel
 from tests._support.threads import run_together
-from tests.kernel.helper import TOPIC, Door, claim, encode, read, split
+from tests.kernel.helper import TOPIC, Door, claim, encode, read, some, split
 
 #: Below and above the sizes that the pool keeps, and around its 32 KiB pieces and 2 MiB slabs.
 SIZES = (1, 500, 32_000, 32_768, 33_000, 262_144, 300_000, 1_000_000, 2_097_152, 2_200_000)
@@ -25,8 +25,7 @@ def there_and_back(values: list[bytes]) -> None:
         claimed = claim(part)
         assert [record.value for record in read(encode(claimed))] == values[:rows]
         del values[:rows]
-        settled = claimed.deliver(0)
-        assert settled is not None
+        settled = some(claimed.deliver(0))
         settled.report(pytest.fail)
     assert values == []
 

@@ -11,7 +11,7 @@ import pytest
 import pykaproducer._kernel as _kernel
 from pykaproducer._kernel import ROW_COST, Slice
 
-from .helper import TOPIC, Door, claim, deliver, encode, fail, read, seal
+from .helper import TOPIC, Door, claim, deliver, encode, fail, read, seal, some
 
 ROWS = 100
 SIZE = 300
@@ -152,7 +152,6 @@ def test_messages_of_a_failed_block_keep_their_payload_for_handles() -> None:
     door = Door()
     block = _kernel.SentBlock()
     door._send_block(block, TOPIC, [_kernel.columns_of(cells())], None, None, ())
-    handle = block.pending()
-    assert handle is not None
+    handle = some(block.pending())
     fail(door.chunk().whole())
     assert handle.value == cells()[0]

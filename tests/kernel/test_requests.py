@@ -26,7 +26,7 @@ from pykaproducer._pipeline.metrics import ProducerMetrics
 from tests._support.no_memory import call_without_memory, needs_hook
 from tests.wire.test_confirmation import encoded
 
-from .helper import TOPIC, Door, read, report, split
+from .helper import TOPIC, Door, read, report, some, split
 
 LARGE = 1 << 20
 
@@ -104,6 +104,14 @@ class Broker:
         others = self.settler.settle(batches, confirmed(batches), self.now, reports, finished)
         return others, filled(reports), filled(finished)
 
+    def sealed(
+        self, count: int, **options: Any
+    ) -> tuple[list[PartitionBuffer], list[Slice], list[Batch]]:
+        """Return *count* buffers, the slice of each, and its batch, in one request."""
+        buffers = self.buffers(count)
+        parts = self.fill(buffers, **options)
+        return buffers, parts, self.seal()[0]
+
     def seal(self, room: int = LARGE) -> tuple[list[Batch], Any]:
         """Return the batches of a request, and the first buffer that was left alone."""
         batches: list[Batch] = []
@@ -133,8 +141,7 @@ def test_the_halves_of_a_batch_have_its_rows_and_its_numbers(messages: int) -> N
     broker = Broker()
     buffer, batch = one_batch(broker, messages)
     before = buffer.sequencer.next_sequence
-    halves = broker.sealer.split(batch)
-    assert halves is not None
+    halves = some(broker.sealer.split(batch))
     first, second = halves
     assert (first.count, second.count) == ((messages + 1) // 2, messages // 2)
     assert first.first_sequence == batch.first_sequence
@@ -163,8 +170,7 @@ def test_the_number_after_the_last_one_is_0() -> None:
     broker = Broker()
     _, batch = one_batch(broker, 4)
     batch.first_sequence = (1 << 31) - 2
-    halves = broker.sealer.split(batch)
-    assert halves is not None
+    halves = some(broker.sealer.split(batch))
     assert [half.first_sequence for half in halves] == [(1 << 31) - 2, 0]
 
 
@@ -182,8 +188,7 @@ def test_a_batch_whose_rows_are_gone_is_not_split() -> None:
     broker = Broker()
     _, batch = one_batch(broker, 4)
     for part in batch.parts:
-        settled = part.fail(ValueError(), ValueError())
-        assert settled is not None
+        settled = some(part.fail(ValueError(), ValueError()))
         settled.finish()
     assert broker.door.budget.used == 0
     assert broker.sealer.split(batch) is None
@@ -197,8 +202,7 @@ def test_without_memory_a_batch_stays_as_it_is(allocation: int) -> None:
     rows = [part.row_numbers() for part in batch.parts]
     call_without_memory(allocation, broker.sealer.split, batch)
     assert [part.row_numbers() for part in batch.parts] == rows
-    halves = broker.sealer.split(batch)
-    assert halves is not None
+    halves = some(broker.sealer.split(batch))
     settle_each(broker, halves)
 
 
@@ -429,9 +433,7 @@ def test_without_memory_messages_count_as_not_written() -> None:
 def confirmed(batches: list[Batch]) -> Confirmation:
     """Return offsets 100, 101, ... and no timestamps."""
     results = {(each.topic, each.partition): (100 + n, -1) for n, each in enumerate(batches)}
-    found = confirmation(12, encoded(12, results), batches)
-    assert found is not None
-    return found
+    return some(confirmation(12, encoded(12, results), batches))
 
 
 @pytest.mark.parametrize("idempotent", [False, True])
@@ -477,9 +479,7 @@ def test_the_producer_is_known_to_the_broker_afterwards() -> None:
 
 def test_the_batches_of_failed_and_of_moved_buffers_are_left_alone() -> None:
     broker = Broker()
-    buffers = broker.buffers(3)
-    broker.fill(buffers)
-    batches, _ = broker.seal()
+    buffers, _, batches = broker.sealed(3)
     buffers[0].failing = True
     broker.moved.add(buffers[2])
     others, _, _ = broker.settle(batches)
@@ -492,8 +492,7 @@ def test_the_batches_of_failed_and_of_moved_buffers_are_left_alone() -> None:
 def test_rows_with_a_callback_are_returned_and_not_released() -> None:
     broker = Broker()
     called: list[Any] = []
-    broker.fill(broker.buffers(2), on_delivery=lambda error, handle: called.append(handle.offset))
-    batches, _ = broker.seal()
+    *_, batches = broker.sealed(2, on_delivery=lambda error, handle: called.append(handle.offset))
     others, reports, left = broker.settle(batches)
     assert (others, left, called) == ([], [], [])
     for part in reports:
@@ -504,11 +503,8 @@ def test_rows_with_a_callback_are_returned_and_not_released() -> None:
 
 def test_rows_that_expired_before_keep_their_outcome() -> None:
     broker = Broker()
-    buffers = broker.buffers(1)
-    (part,) = broker.fill(buffers)
-    batches, _ = broker.seal()
-    settled = part.chunk.whole().fail(ValueError("no"), ValueError("perhaps"))
-    assert settled is not None
+    buffers, (part,), batches = broker.sealed(1)
+    settled = some(part.chunk.whole().fail(ValueError("no"), ValueError("perhaps")))
     report(settled)
     assert broker.settle(batches) == ([], [], [])
     assert broker.metrics.partition(TOPIC, 0).count == 0
@@ -519,8 +515,7 @@ def test_what_is_settled_before_memory_runs_out_is_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     broker = Broker()
-    broker.fill(broker.buffers(3), on_delivery=lambda error, handle: None)
-    batches, _ = broker.seal()
+    *_, batches = broker.sealed(3, on_delivery=lambda error, handle: None)
     real = broker.metrics.partition
 
     def refused(topic: str, partition: int) -> Any:
@@ -542,8 +537,7 @@ def test_what_is_settled_before_memory_runs_out_is_reported(
 @pytest.mark.parametrize("allocation", range(40))
 def test_whichever_allocation_fails_what_is_settled_is_reported(allocation: int) -> None:
     broker = Broker()
-    broker.fill(broker.buffers(3), on_delivery=lambda error, handle: None)
-    batches, _ = broker.seal()
+    *_, batches = broker.sealed(3, on_delivery=lambda error, handle: None)
     confirmation, now, settle = confirmed(batches), broker.now, broker.settler.settle
     reports: list[Slice | None] = []
     finished: list[Chunk | None] = []
@@ -555,16 +549,14 @@ def test_whichever_allocation_fails_what_is_settled_is_reported(allocation: int)
 
 def test_a_confirmation_of_another_request_is_refused() -> None:
     broker = Broker()
-    broker.fill(broker.buffers(2))
-    batches, _ = broker.seal()
+    *_, batches = broker.sealed(2)
     with pytest.raises(ValueError, match="another request"):
         broker.settler.settle(batches, confirmed(batches[:1]), broker.now, [], [])
 
 
 def test_a_confirmation_has_as_many_results_as_batches() -> None:
     broker = Broker()
-    broker.fill(broker.buffers(2))
-    batches, _ = broker.seal()
+    *_, batches = broker.sealed(2)
     made = confirmed(batches)
     assert (len(made), made[1]) == (2, (101, -1))
     for place in (-1, 2):
@@ -590,9 +582,7 @@ def test_rows_that_someone_waits_for_are_returned() -> None:
 def test_rows_of_a_chunk_with_a_failed_message_are_returned() -> None:
     """The caller remembers failures that nothing has reported."""
     broker = Broker()
-    buffers = broker.buffers(2)
-    parts = broker.fill(buffers)
-    batches, _ = broker.seal()
+    _, parts, batches = broker.sealed(2)
     parts[0].chunk.pick([1]).fail(ValueError("no"), ValueError("perhaps"))
     _, reports, finished = broker.settle(batches)
     assert ([each.partition for each in reports], finished) == ([0], [])

@@ -9,7 +9,7 @@ import pytest
 from pykaproducer._kernel import SampledStat
 from tests._support.threads import run_together
 
-from .helper import TOPIC, Door
+from .helper import TOPIC, Door, some
 
 #: The relative width of a bucket.
 WITHIN = 0.07
@@ -101,8 +101,7 @@ def test_rows_are_told_while_they_settle() -> None:
         door.clock.jump(0.01)
     (chunk,) = door._take_all()
     latency = SampledStat(1000.0, 2, True)
-    settled = chunk.whole().deliver(0, latency=latency, now=door.clock.monotonic())
-    assert settled is not None
+    settled = some(chunk.whole().deliver(0, latency=latency, now=door.clock.monotonic()))
     assert settled.nbytes == chunk.nbytes
     assert latency.count == 100
     assert latency.sum == pytest.approx(sum(0.01 * n for n in range(1, 101)))
@@ -116,12 +115,10 @@ def test_a_row_that_has_its_outcome_is_not_told_again() -> None:
     for _ in range(4):
         door.send(TOPIC, b"value")
     (chunk,) = door._take_all()
-    late = chunk.pick([1, 3]).fail(TimeoutError(), TimeoutError())
-    assert late is not None
+    late = some(chunk.pick([1, 3]).fail(TimeoutError(), TimeoutError()))
     assert late.nbytes == 10
     latency = SampledStat(1000.0, 2, True)
-    settled = chunk.whole().deliver(0, latency=latency, now=door.clock.monotonic())
-    assert settled is not None
+    settled = some(chunk.whole().deliver(0, latency=latency, now=door.clock.monotonic()))
     assert (latency.count, settled.count, settled.nbytes) == (2, 2, 10)
     late.finish()
     settled.finish()

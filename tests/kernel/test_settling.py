@@ -21,10 +21,10 @@ from .helper import (
     deliver,
     encode,
     fail,
-    no_error_expected,
     read,
     report,
     seal,
+    some,
     split,
 )
 
@@ -59,8 +59,7 @@ def test_what_does_not_fit_stays_unless_it_must_have_a_batch_of_its_own() -> Non
     part, _ = sent(Door(), bytes(1000), b"next")
     assert part.claim(500, 10) is None
     assert (part.count, part.nbytes) == (2, 1004)
-    alone = part.claim(500, 10, True)
-    assert alone is not None
+    alone = some(part.claim(500, 10, True))
     assert (alone.count, part.count) == (1, 1)
 
 
@@ -104,66 +103,6 @@ def test_an_unsealed_slice_can_be_claimed_again_in_pieces() -> None:
 
 
 # Outcomes ---------------------------------------------------------------------------------------
-
-
-def test_delivered_rows_have_consecutive_offsets() -> None:
-    part, handles = sent(Door(), b"a", b"b", b"c")
-    deliver(seal(part), 40)
-    assert [handle.offset for handle in handles] == [40, 41, 42]
-    assert {handle.error for handle in handles} == {None}
-    assert all(handle.succeeded() for handle in handles)
-
-
-def test_offsets_that_the_broker_did_not_give() -> None:
-    part, handles = sent(Door(), b"a", b"b")
-    deliver(seal(part), -1)
-    assert [handle.offset for handle in handles] == [-1, -1]
-    assert all(handle.succeeded() for handle in handles)
-
-
-def test_the_brokers_timestamp() -> None:
-    part, (handle,) = sent(Door(), b"a", timestamp_ms=5)
-    report(seal(part).deliver(0, 1234))
-    assert handle.timestamp == 1234
-
-
-def test_an_expired_row_keeps_its_place_and_its_outcome() -> None:
-    door = Door()
-    handles = [
-        door.send(TOPIC, value, partition=0, delivery_timeout_ms=timeout)
-        for value, timeout in ((b"a", 5000), (b"late", 10), (b"c", 5000))
-    ]
-    chunk = door.chunk()
-    batch = seal(split(chunk, 1)[0])
-    door.clock.jump(1)
-    (late,) = chunk.expired(door.clock.monotonic())
-    assert not fail(late)
-    settled = batch.deliver(7)
-    assert settled is not None
-    assert settled.row_numbers() == [0, 2]
-    assert settled.report(no_error_expected)
-    assert [handle.offset for handle in handles] == [7, None, 9]
-    assert isinstance(handles[1].error, TimeoutError)  # it may be in the log: it was written
-    assert batch.deliver(7) is None
-    assert batch.fail(OSError(), OSError()) is None
-
-
-def test_the_error_of_a_row_says_what_may_be_in_the_log() -> None:
-    part, (a, b) = sent(Door(), b"a", b"b")
-    claim(part, most=1)
-    never, perhaps = LookupError("never"), TimeoutError("perhaps")
-    report(part.chunk.whole().fail(never, perhaps))
-    assert [repr(a.error), repr(b.error)] == [repr(perhaps), repr(never)]
-    assert (a.offset, b.offset) == (None, None)
-    assert a.failed()
-    assert b.failed()
-
-
-def test_what_goes_again_after_a_batch_that_was_never_written() -> None:
-    part, (handle,) = sent(Door(), b"a")
-    seal(part).unclaim()
-    report(part.chunk.whole().fail(LookupError("never"), TimeoutError()))
-    assert repr(handle.error) == "LookupError('never')"
 
 
 def test_a_row_fails_with_its_own_error_however_many_there_are() -> None:
@@ -215,30 +154,6 @@ def test_the_oldest_deadline_of_what_has_no_outcome() -> None:
 # Callbacks --------------------------------------------------------------------------------------
 
 
-def test_each_callback_is_told_once_in_order() -> None:
-    told: list[Any] = []
-    door = Door()
-    part, handles = sent(
-        door, b"a", b"b", on_delivery=lambda error, handle: told.append((error, handle))
-    )
-    settled = seal(part).deliver(5)
-    assert settled is not None
-    assert settled.wants_report
-    assert told == []
-    assert settled.report(no_error_expected)
-    assert told == [(None, handles[0]), (None, handles[1])]
-
-
-def test_a_callback_gets_the_error_and_can_read_the_payload() -> None:
-    told: list[Any] = []
-    part, _ = sent(
-        Door(), b"a", on_delivery=lambda error, handle: told.append((repr(error), handle.value))
-    )
-    error = LookupError("never")
-    report(part.fail(error, TimeoutError()))
-    assert told == [(repr(error), b"a")]
-
-
 def test_a_callback_that_raises_harms_only_its_own() -> None:
     told: list[bytes | None] = []
     errors: list[Any] = []
@@ -255,24 +170,11 @@ def test_a_callback_that_raises_harms_only_its_own() -> None:
 
     for value, callback in ((b"a", fine), (b"b", raises), (b"c", exits), (b"d", fine)):
         door.send(TOPIC, value, partition=0, on_delivery=callback)
-    settled = seal(split(door.chunk(), 1)[0]).deliver(0)
-    assert settled is not None
+    settled = some(seal(split(door.chunk(), 1)[0]).deliver(0))
     assert settled.report(lambda callback, error: errors.append((callback, type(error))))
     assert told == [b"a", b"d"]
     assert errors == [(raises, ArithmeticError), (exits, SystemExit)]
     assert door.budget.used == 0
-
-
-def test_a_callback_may_send() -> None:
-    door = Door()
-
-    def again(error: object, handle: Delivery) -> None:
-        door.send(TOPIC, handle.value, on_delivery=again)
-
-    part, _ = sent(door, b"a", on_delivery=again)
-    deliver(seal(part))
-    assert door.accepted == 2
-    assert door.chunk().value(0) == b"a"
 
 
 def test_functions_added_later() -> None:
@@ -290,8 +192,7 @@ def test_functions_added_later() -> None:
 
 def test_without_functions_nothing_needs_a_report() -> None:
     part, _ = sent(Door(), b"a")
-    settled = seal(part).deliver(0)
-    assert settled is not None
+    settled = some(seal(part).deliver(0))
     assert not settled.wants_report
     assert settled.finish()
 
@@ -327,8 +228,7 @@ def test_a_chunk_that_is_given_up_lets_its_callbacks_go() -> None:
 def test_failures_that_nobody_was_told_of() -> None:
     door = Door()
     part, (a, b) = sent(door, b"a", b"b")
-    settled = part.fail(LookupError("this one"), TimeoutError())
-    assert settled is not None
+    settled = some(part.fail(LookupError("this one"), TimeoutError()))
     settled.finish()
     assert settled.unreported_failures() == 2
     assert str(settled.first_error()) == "this one"
@@ -342,16 +242,14 @@ def test_a_callback_counts_as_told_and_a_pending_look_does_not() -> None:
     door = Door()
     (a, b) = (door.send(TOPIC, on_delivery=lambda error, handle: None), door.send(TOPIC))
     assert (a.failure(), b.failure()) == (None, None)
-    settled = door.chunk().whole().fail(LookupError(), TimeoutError())
-    assert settled is not None
+    settled = some(door.chunk().whole().fail(LookupError(), TimeoutError()))
     report(settled)
     assert settled.unreported_failures() == 1
 
 
 def test_delivered_rows_have_no_errors_also_when_nothing_is_left_of_them() -> None:
     part, handles = sent(Door(), b"a", b"b")
-    settled = seal(part).deliver(0)
-    assert settled is not None
+    settled = some(seal(part).deliver(0))
     handles.clear()
     assert settled.finish()
     assert settled.first_error() is None
@@ -453,16 +351,6 @@ def test_space_that_an_encoder_held_is_announced_too() -> None:
     assert door.budget.used == ROW_COST + 2000
 
 
-def test_a_kept_handle_reads_a_failed_payload_when_the_space_is_given_back() -> None:
-    door = Door()
-    handles = [door.send(TOPIC, b"value %d" % i, b"key %d" % i) for i in range(3)]
-    chunk = door.chunk()
-    handles.pop(1)
-    fail(chunk.whole())
-    assert door.budget.used == 0
-    assert [(h.key, h.value) for h in handles] == [(b"key 0", b"value 0"), (b"key 2", b"value 2")]
-
-
 @pytest.mark.parametrize("copies", [1, 2, 254, 255, 256, 300])
 def test_any_number_of_handles_of_one_row(copies: int) -> None:
     """A callback, and each function added later, is given a separate handle."""
@@ -499,22 +387,6 @@ def test_handles_that_are_kept_report_their_values() -> None:
         assert (handle.error is None) == (i % 3 != 1)
 
 
-def test_fields_before_and_after() -> None:
-    door = Door()
-    handle = door.send(TOPIC, b"value", b"k", timestamp_ms=9)
-    assert not handle.done()
-    assert not handle.is_done
-    assert (handle.partition, handle.offset, handle.error) == (None, None, None)
-    assert (handle.succeeded(), handle.failed()) == (False, False)
-    assert (handle.serialized_key_size, handle.serialized_value_size) == (1, 5)
-    chunk = door.chunk()
-    chunk.assign(0, 4)
-    assert handle.partition == 4
-    deliver(seal(chunk.pick([0], 4)), 11)
-    assert handle.is_done
-    assert (handle.partition, handle.offset, handle.timestamp) == (4, 11, 9)
-
-
 # Visibility for the garbage collector ------------------------------------------------------------
 
 
@@ -546,17 +418,3 @@ def test_messages_are_nothing_to_the_garbage_collector() -> None:
 def test_a_handle_is_small() -> None:
     header = sys.getsizeof(object())  # 16 bytes; 32 in a free-threaded build
     assert sys.getsizeof(Door().send(TOPIC)) <= header + 16
-
-
-# Other properties of handles ----------------------------------------------------------------------
-
-
-def test_handles_of_one_message_are_equal() -> None:
-    told: list[Delivery] = []
-    part, (a, b) = sent(Door(), b"a", b"b", on_delivery=lambda error, handle: told.append(handle))
-    deliver(seal(part))
-    assert told == [a, b]
-    assert told[0] is not a
-    assert len({*told, a, b}) == 2
-    assert a != b
-    assert a != "a"

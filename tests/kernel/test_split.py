@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pykaproducer._kernel import (
-    FNV1A,
     MURMUR2,
     NO_HASH,
     RANDOM,
@@ -84,12 +83,6 @@ def test_slices_know_their_bytes() -> None:
     assert unknown.nbytes == 10
 
 
-def test_a_partition_asked_for_goes_before_the_key() -> None:
-    chunk = chunk_of((b"key", 3), (b"key", 0))
-    split(chunk, 4, Partitioner(MURMUR2, STICKY))
-    assert places(chunk) == [3, 0]
-
-
 def test_no_partition_is_known() -> None:
     slices, unknown = chunk_of((None, 9), (None, 8)).split(None, 2, b"")
     assert slices == []
@@ -103,12 +96,6 @@ def test_a_topic_without_partitions() -> None:
     assert slices == []
     assert unknown is not None
     assert unknown.row_numbers() == [0, 1, 2]
-
-
-def test_a_key_goes_to_its_partition_whether_it_has_a_leader_or_not() -> None:
-    chunk = chunk_of(*[(b"%d" % i, None) for i in range(50)])
-    chunk.split(Partitioner(MURMUR2, STICKY), 7, pack([3]))
-    assert places(chunk) == [partition_for(MURMUR2, b"%d" % i, 7) for i in range(50)]
 
 
 @pytest.mark.parametrize("without_key", [STICKY, RANDOM, ROUND_ROBIN])
@@ -202,15 +189,6 @@ def test_sticky_leaves_a_partition_that_the_topic_does_not_have_any_more() -> No
         assert places(chunk) == [0]
 
 
-def test_an_empty_key_is_a_key_unless_it_counts_as_none() -> None:
-    chunk = chunk_of(*[(b"", None)] * 200)
-    split(chunk, 50, Partitioner(FNV1A, RANDOM))
-    assert set(places(chunk)) == {partition_for(FNV1A, b"", 50)}
-    chunk = chunk_of(*[(b"", None)] * 200)
-    split(chunk, 50, Partitioner(FNV1A, RANDOM, empty_is_keyless=True))
-    assert len(set(places(chunk))) > 10
-
-
 def test_rows_assigned_by_hand() -> None:
     chunk = chunk_of((b"a", None), (None, 1), (b"c", None))
     assert chunk.unassigned() == [0, 2]
@@ -278,12 +256,7 @@ def test_rows_of_an_expired_chunk_are_in_no_slice() -> None:
     assert door.budget.used == 0
 
 
-def test_numbers_of_partitions_that_cannot_be_are_refused() -> None:
-    for partitions in (0, -1):
-        with pytest.raises(ValueError, match="must be at least 1, not"):
-            partition_for(FNV1A, b"key", partitions)
-    with pytest.raises(ValueError, match="-1 partitions"):
-        keyless(1).split(None, -1, b"")
+def test_each_partition_has_one_bound() -> None:
     partitioner = Partitioner(NO_HASH, STICKY)
     with pytest.raises(ValueError, match="bounds must have one entry for each"):
         partitioner.set_queue_bounds(pack([0]), struct.pack("2I", 1, 2))

@@ -10,6 +10,7 @@ import pytest
 
 import pykaproducer._kernel as _kernel
 from pykaproducer._kernel import ROW_COST, Delivery, Intercepted, SentBlock, Turn
+from tests._support.threads import Call
 
 from .helper import TOPIC, Door, deliver, fail, split
 
@@ -108,56 +109,45 @@ def test_between_transactions_nothing_is_accepted() -> None:
     assert (door.accepted, door.budget.used) == (0, 0)
 
 
-def test_a_serializer_that_ends_in_the_next_transaction() -> None:
-    def serialize(value: bytes) -> bytes:
-        door.run_meanwhile()
-        return value
+def slow_at(step: str) -> Transactions:
+    """Return a door at which *step* of a ``send()`` takes long."""
 
-    door = opened(serializers=(lambda key: key, serialize))
-    door.meanwhile = door.next
-    with pytest.raises(TooLateError):
-        door.send(TOPIC, b"late")
-    assert (door.accepted, door.budget.used) == (0, 0)
-    door.send(TOPIC, b"in time")
-    assert door.accepted == 1
-
-
-def test_a_serializer_that_ends_between_transactions() -> None:
-    def serialize(value: bytes) -> bytes:
-        door._pause()
-        return value
-
-    door = opened(serializers=(lambda key: key, serialize))
-    with pytest.raises(ShutError):
-        door.send(TOPIC, b"late")
-    assert (door.accepted, door.budget.used) == (0, 0)
-
-
-def test_a_check_of_the_topic_that_ends_in_the_next_transaction() -> None:
     class Slow(Transactions):
         def _check_topic(self, topic: object) -> None:
             super()._check_topic(topic)
-            self.run_meanwhile()
+            if step == "topic":
+                self.run_meanwhile()
 
-    door = Slow()
+    def serialize(value: bytes) -> bytes:
+        if step == "serializer":
+            door.run_meanwhile()
+        return value
+
+    door = Slow(serializers=(lambda key: key, serialize))
     door._admit(1)
-    door.meanwhile = door.next
-    with pytest.raises(TooLateError):
-        door.send(TOPIC, b"late")
-    assert (door.accepted, door.budget.used) == (0, 0)
+    door._intercepting = step == "interceptor"
+    return door
 
 
-def test_an_interceptor_that_ends_in_the_next_transaction() -> None:
-    door = opened()
-    door._intercepting = True
+@pytest.mark.parametrize("step", ["serializer", "topic", "interceptor"])
+def test_a_step_that_ends_in_the_next_transaction(step: str) -> None:
+    door = slow_at(step)
     door.meanwhile = door.next
     with pytest.raises(TooLateError):
         door.send(TOPIC, b"late")
     assert not door.accepted_after_all
     assert (door.accepted, door.budget.used, door.told_of) == (0, 0, [])
     door.send(TOPIC, b"in time")
-    assert door.accepted_after_all
     assert door.accepted == 1
+    assert door.accepted_after_all == (step == "interceptor")
+
+
+def test_a_serializer_that_ends_between_transactions() -> None:
+    door = slow_at("serializer")
+    door.meanwhile = door._pause
+    with pytest.raises(ShutError):
+        door.send(TOPIC, b"late")
+    assert (door.accepted, door.budget.used) == (0, 0)
 
 
 COST = ROW_COST + 100
@@ -199,23 +189,13 @@ def test_a_message_that_waits_for_space(granted: bool, block: bool) -> None:
 def test_a_message_that_another_thread_lets_wait_for_space() -> None:
     door = opened(limit=COST)
     full(door)
-    waits, errors = threading.Event(), []
-
-    def send() -> None:
-        try:
-            door.send(TOPIC, bytes(100))
-        except TooLateError as error:
-            errors.append(error)
-
+    waits = threading.Event()
     door.meanwhile = waits.set
-    sender = threading.Thread(target=send)
-    sender.start()
+    sender = Call(lambda: door.send(TOPIC, bytes(100)))
     assert waits.wait(SOON)
     door.next()
     door.budget.wake_all()
-    sender.join(SOON)
-    assert not sender.is_alive()
-    assert len(errors) == 1
+    assert isinstance(sender.outcome(), TooLateError)
     assert (door.accepted, door.budget.used) == (1, COST)
 
 

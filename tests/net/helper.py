@@ -147,6 +147,12 @@ class Talk:
         )
         self.seen: list[Event] = []
 
+    def __enter__(self) -> Talk:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.connection.close()
+
     def until(self, kind: type[E]) -> E:
         """Return the next event of *kind*, skipping events other than the end."""
         while True:

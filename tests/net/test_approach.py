@@ -11,11 +11,11 @@ import pytest
 
 from pykaproducer._net.connection import Lost, Ready
 from pykaproducer._net.secure import SecureNetwork
-from pykaproducer._net.transport import Endpoint, Network, Transport
+from pykaproducer._net.transport import Endpoint
 from pykaproducer.config import Config
 from pykaproducer.testing import FakeClock, ScriptedCluster
 from tests.net.helper import Settings, Talk
-from tests.net.test_connection import Addresses, in_a_thread
+from tests.net.test_connection import Addresses, Directory, in_a_thread
 
 
 @pytest.fixture
@@ -33,24 +33,6 @@ def black_hole() -> Iterator[Endpoint]:
             except TimeoutError:
                 break
         yield Endpoint(socket.AF_INET, listener.getsockname())
-
-
-class Directory(Network):
-    """A network whose resolver returns given addresses, and which records the attempts."""
-
-    def __init__(self, *endpoints: Endpoint) -> None:
-        super().__init__(Settings())
-        self.endpoints = endpoints
-        self.tried: list[Endpoint] = []
-        self.made: list[Transport] = []
-
-    def resolve(self, host: str, port: int) -> list[Endpoint]:
-        return list(self.endpoints)
-
-    def connect(self, endpoint: Endpoint) -> Transport:
-        self.tried.append(endpoint)
-        self.made.append(super().connect(endpoint))
-        return self.made[-1]
 
 
 def accepted(talk: Talk, listener: socket.socket) -> socket.socket:
@@ -78,11 +60,10 @@ def accepted(talk: Talk, listener: socket.socket) -> socket.socket:
 def test_an_address_that_swallows_everything_costs_a_moment(black_hole: Endpoint) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         network = Directory(black_hole, Endpoint(socket.AF_INET, listener.getsockname()))
-        talk = Talk(network)
-        accepted(talk, listener).close()
-        # The loser is closed.
-        assert [transport.fileno() == -1 for transport in network.made] == [True, False]
-        talk.close()
+        with Talk(network) as talk:
+            accepted(talk, listener).close()
+            # The loser is closed.
+            assert [transport.fileno() == -1 for transport in network.made] == [True, False]
 
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="the system has no IPv6")
@@ -98,39 +79,37 @@ def test_localhost_that_listens_on_one_family_only() -> None:
             Endpoint(socket.AF_INET6, ("::1", port, 0, 0)),
             Endpoint(socket.AF_INET, ("127.0.0.1", port)),
         )
-        talk = Talk(network)
-        accepted(talk, listener).close()
-        assert [each.family for each in network.tried] == [socket.AF_INET6, socket.AF_INET]
-        talk.connection.give_up("once more")
-        # The family that worked is the first one now.
-        network.tried.clear()
-        accepted(talk, listener).close()
-        assert [each.family for each in network.tried] == [socket.AF_INET]
-        talk.close()
+        with Talk(network) as talk:
+            accepted(talk, listener).close()
+            assert [each.family for each in network.tried] == [socket.AF_INET6, socket.AF_INET]
+            talk.connection.give_up("once more")
+            # The family that worked is the first one now.
+            network.tried.clear()
+            accepted(talk, listener).close()
+            assert [each.family for each in network.tried] == [socket.AF_INET]
 
 
 def test_nothing_answers(black_hole: Endpoint) -> None:
     clock = FakeClock()
     network = Directory(black_hole, black_hole._replace(host="again"))
-    talk = Talk(network, clock=clock)
-    talk.connection.open()
-    clock.jump(0.25)
-    talk.connection.poll(clock.monotonic())
-    assert len(network.tried) == 2
-    assert talk.connection.next_deadline == 1010.0
-    clock.jump(9.75)
-    (lost,) = talk.connection.poll(clock.monotonic())
-    assert isinstance(lost, Lost)
-    assert lost.reason == "connecting took too long"
-    assert [transport.fileno() for transport in network.made] == [-1, -1]
-    # The next attempt has more time.
-    talk.connection.open()
-    assert talk.connection.next_deadline == 1010.25
-    clock.jump(0.25)
-    talk.connection.poll(clock.monotonic())
-    assert talk.connection.next_deadline is not None
-    assert 1026.0 <= talk.connection.next_deadline <= 1034.0
-    talk.close()
+    with Talk(network, clock=clock) as talk:
+        talk.connection.open()
+        clock.jump(0.25)
+        talk.connection.poll(clock.monotonic())
+        assert len(network.tried) == 2
+        assert talk.connection.next_deadline == 1010.0
+        clock.jump(9.75)
+        (lost,) = talk.connection.poll(clock.monotonic())
+        assert isinstance(lost, Lost)
+        assert lost.reason == "connecting took too long"
+        assert [transport.fileno() for transport in network.made] == [-1, -1]
+        # The next attempt has more time.
+        talk.connection.open()
+        assert talk.connection.next_deadline == 1010.25
+        clock.jump(0.25)
+        talk.connection.poll(clock.monotonic())
+        assert talk.connection.next_deadline is not None
+        assert 1026.0 <= talk.connection.next_deadline <= 1034.0
 
 
 class SlowDirectory(Directory):
@@ -154,35 +133,32 @@ def test_a_slow_resolver_leaves_the_connection_all_its_time() -> None:
                 clock.jump(45.0)
                 return super().resolve(host, port)
 
-        talk = Talk(Slow(cluster, 0), clock=clock)
-        talk.connection.open()
-        due = talk.connection.next_deadline
-        assert due is None or due >= 1045.0
-        talk.until(Ready)
-        talk.close()
+        with Talk(Slow(cluster, 0), clock=clock) as talk:
+            talk.connection.open()
+            due = talk.connection.next_deadline
+            assert due is None or due >= 1045.0
+            talk.until(Ready)
 
 
 def test_a_slow_resolver_does_not_take_the_time_of_the_attempts(black_hole: Endpoint) -> None:
     clock = FakeClock()
-    talk = Talk(SlowDirectory(black_hole, clock=clock, seconds=45.0), clock=clock)
-    talk.connection.open()
-    assert talk.connection.next_deadline == 1055.0
-    clock.jump(10.0)
-    (lost,) = talk.connection.poll(clock.monotonic())
-    assert isinstance(lost, Lost)
-    assert lost.reason == "connecting took too long"
-    talk.close()
+    with Talk(SlowDirectory(black_hole, clock=clock, seconds=45.0), clock=clock) as talk:
+        talk.connection.open()
+        assert talk.connection.next_deadline == 1055.0
+        clock.jump(10.0)
+        (lost,) = talk.connection.poll(clock.monotonic())
+        assert isinstance(lost, Lost)
+        assert lost.reason == "connecting took too long"
 
 
 @pytest.mark.parametrize("seconds", [0.0, 45.0])
 def test_a_name_without_an_address(seconds: float) -> None:
     clock = FakeClock()
-    talk = Talk(SlowDirectory(clock=clock, seconds=seconds), clock=clock)
-    talk.connection.open()
-    (lost,) = talk.connection.poll(clock.monotonic())
-    assert isinstance(lost, Lost)
-    assert lost.reason == "the host name has no address"
-    talk.close()
+    with Talk(SlowDirectory(clock=clock, seconds=seconds), clock=clock) as talk:
+        talk.connection.open()
+        (lost,) = talk.connection.poll(clock.monotonic())
+        assert isinstance(lost, Lost)
+        assert lost.reason == "the host name has no address"
 
 
 def test_the_timeout_is_a_setting(black_hole: Endpoint) -> None:
@@ -190,24 +166,22 @@ def test_the_timeout_is_a_setting(black_hole: Endpoint) -> None:
         socket_connection_setup_timeout_ms=500, socket_connection_setup_timeout_max_ms=700
     )
     clock = FakeClock()
-    talk = Talk(Directory(black_hole), clock=clock, settings=settings)
-    waits = []
-    for _ in range(3):
-        talk.connection.open()
-        began, due = clock.monotonic(), talk.connection.next_deadline
-        assert due is not None
-        waits.append(due - began)
-        clock.jump(due - began)
-        talk.connection.poll(clock.monotonic())
-    talk.close()
+    with Talk(Directory(black_hole), clock=clock, settings=settings) as talk:
+        waits = []
+        for _ in range(3):
+            talk.connection.open()
+            began, due = clock.monotonic(), talk.connection.next_deadline
+            assert due is not None
+            waits.append(due - began)
+            clock.jump(due - began)
+            talk.connection.poll(clock.monotonic())
     assert waits[0] == pytest.approx(0.5)
     assert all(0.56 <= wait <= 0.701 for wait in waits[1:])
 
 
 def test_a_connection_that_becomes_ready_resets_the_timeout() -> None:
     clock = FakeClock()
-    with ScriptedCluster(2) as cluster:
-        talk = Talk(Addresses(cluster, 0), clock=clock)
+    with ScriptedCluster(2) as cluster, Talk(Addresses(cluster, 0), clock=clock) as talk:
         cluster.stop(0, silently=True)
         talk.connection.open()
         with in_a_thread(clock.jump_to_next):
@@ -221,7 +195,6 @@ def test_a_connection_that_becomes_ready_resets_the_timeout() -> None:
         due = talk.connection.next_deadline
         assert due is not None
         assert due - clock.monotonic() == 10.0
-        talk.close()
 
 
 def test_tls_begins_on_the_winner_which_leaves_time_for_the_others() -> None:
@@ -240,17 +213,16 @@ def test_tls_begins_on_the_winner_which_leaves_time_for_the_others() -> None:
             def resolve(self, host: str, port: int) -> list[Endpoint]:
                 return endpoints
 
-        talk = Talk(Hosts(config), clock=clock)
-        talk.connection.open()
-        for listener, deadline in ((first, 1005.0), (second, 1010.0)):
-            far_end, _ = listener.accept()
-            with far_end:
-                talk.connection.poll(clock.monotonic())
-                assert far_end.recv(1) == b"\x16"  # the ClientHello
-                assert talk.connection.next_deadline == deadline
-                clock.jump(5)
-                events = talk.connection.poll(clock.monotonic())
-        (lost,) = events
-        assert isinstance(lost, Lost)
-        assert lost.reason.startswith("the TLS handshake (does this listener use TLS?")
-        talk.close()
+        with Talk(Hosts(config), clock=clock) as talk:
+            talk.connection.open()
+            for listener, deadline in ((first, 1005.0), (second, 1010.0)):
+                far_end, _ = listener.accept()
+                with far_end:
+                    talk.connection.poll(clock.monotonic())
+                    assert far_end.recv(1) == b"\x16"  # the ClientHello
+                    assert talk.connection.next_deadline == deadline
+                    clock.jump(5)
+                    events = talk.connection.poll(clock.monotonic())
+            (lost,) = events
+            assert isinstance(lost, Lost)
+            assert lost.reason.startswith("the TLS handshake (does this listener use TLS?")

@@ -24,7 +24,6 @@ from pykaproducer.testing.scripted import (
     Hold,
     Mangle,
     Omit,
-    Refuse,
     cut_short,
     garbage,
     huge_length,
@@ -49,9 +48,8 @@ def clock() -> FakeClock:
 
 @pytest.fixture
 def talk(cluster: ScriptedCluster, clock: FakeClock) -> Iterator[Talk]:
-    made = Talk(cluster.network, clock=clock)
-    yield made
-    made.close()
+    with Talk(cluster.network, clock=clock) as made:
+        yield made
 
 
 @contextmanager
@@ -77,20 +75,23 @@ def test_it_becomes_ready_with_the_common_versions(talk: Talk) -> None:
 
 @pytest.mark.parametrize("last", range(3, 13))
 def test_every_version_of_produce(last: int) -> None:
-    with ScriptedCluster(topics={"t": 1}, versions={"produce": (0, last)}) as cluster:
-        talk = Talk(cluster.network)
+    with (
+        ScriptedCluster(topics={"t": 1}, versions={"produce": (0, last)}) as cluster,
+        Talk(cluster.network) as talk,
+    ):
         assert talk.open().versions[ApiKey.PRODUCE] == last
         talk.submit(("t", 0, record_batch(b"a", b"b")))
         (partition,) = talk.produced().partitions
         assert (partition.error_code, partition.base_offset) == (0, 0)
         assert [record.value for record in cluster.log("t")] == [b"a", b"b"]
-        talk.close()
 
 
 @pytest.mark.parametrize("last", range(13))
 def test_every_version_of_metadata(last: int) -> None:
-    with ScriptedCluster(2, {"t": 2}, versions={"metadata": (0, last)}) as cluster:
-        talk = Talk(cluster.network)
+    with (
+        ScriptedCluster(2, {"t": 2}, versions={"metadata": (0, last)}) as cluster,
+        Talk(cluster.network) as talk,
+    ):
         talk.open()
         talk.ask_metadata("t", "nowhere")
         event = talk.until(Answered)
@@ -99,7 +100,6 @@ def test_every_version_of_metadata(last: int) -> None:
         there, nowhere = answer.topics
         assert [partition.leader_id for partition in there.partitions] == [0, 1]
         assert nowhere.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        talk.close()
 
 
 @pytest.mark.parametrize(
@@ -108,11 +108,12 @@ def test_every_version_of_metadata(last: int) -> None:
 def test_a_broker_that_knows_old_versions_of_api_versions(
     known: tuple[int, int], asked: list[int]
 ) -> None:
-    with ScriptedCluster(versions={"api_versions": known}) as cluster:
-        talk = Talk(cluster.network)
+    with (
+        ScriptedCluster(versions={"api_versions": known}) as cluster,
+        Talk(cluster.network) as talk,
+    ):
         talk.open()
         assert [received.version for received in cluster.received("api_versions")] == asked
-        talk.close()
 
 
 def test_a_broker_whose_refusal_makes_no_sense(cluster: ScriptedCluster, talk: Talk) -> None:
@@ -122,14 +123,15 @@ def test_a_broker_whose_refusal_makes_no_sense(cluster: ScriptedCluster, talk: T
 
 
 def test_a_broker_that_is_too_old_is_named_as_such(clock: FakeClock) -> None:
-    with ScriptedCluster(versions={"produce": (0, 2)}) as cluster:
-        talk = Talk(cluster.network, clock=clock)
+    with (
+        ScriptedCluster(versions={"produce": (0, 2)}) as cluster,
+        Talk(cluster.network, clock=clock) as talk,
+    ):
         talk.open()
         request = talk.submit(("t", 0, record_batch()))
         lost = talk.until(Lost)
         assert lost.unwritten == [request]
         assert "PRODUCE requests of versions 0 to 2" in lost.reason
-        talk.close()
 
 
 def test_requests_of_one_connection_may_have_other_versions(
@@ -143,8 +145,10 @@ def test_requests_of_one_connection_may_have_other_versions(
 
 
 def test_a_broker_without_the_version_that_a_request_requires_is_named(clock: FakeClock) -> None:
-    with ScriptedCluster(topics={"t": 1}, versions={"produce": (0, 11)}) as cluster:
-        talk = Talk(cluster.network, clock=clock)
+    with (
+        ScriptedCluster(topics={"t": 1}, versions={"produce": (0, 11)}) as cluster,
+        Talk(cluster.network, clock=clock) as talk,
+    ):
         talk.open()
         assert talk.connection.refuses(ApiKey.PRODUCE) is None
         reason = "PRODUCE requests of versions 0 to 11, this request requires version 12"
@@ -155,7 +159,6 @@ def test_a_broker_without_the_version_that_a_request_requires_is_named(clock: Fa
         assert lost.unwritten == [request]
         assert reason in lost.reason
         assert not cluster.received("produce")
-        talk.close()
 
 
 # Requests and answers ---------------------------------------------------------------------------
@@ -192,24 +195,18 @@ class Counting(Wrapped):
         return super().receive(into)
 
 
-class CountingNetwork(WrappedNetwork[Counting]):
-    def __init__(self, real: Network) -> None:
-        super().__init__(real, Counting)
-
-
 def test_several_requests_go_out_and_come_in_together(cluster: ScriptedCluster) -> None:
-    network = CountingNetwork(cluster.network)
-    talk = Talk(network)
-    talk.open()
-    # All answers are sent together when the last request has arrived.
-    cluster.next("metadata", *[Collect(5)] * 5)
-    network.made.sends = network.made.receives = 0
-    for _ in range(5):
-        talk.ask_metadata("t")
-    for _ in range(5):
-        talk.until(Answered)
-    assert (network.made.sends, network.made.receives) == (1, 1)
-    talk.close()
+    network = WrappedNetwork(cluster.network, Counting)
+    with Talk(network) as talk:
+        talk.open()
+        # All answers are sent together when the last request has arrived.
+        cluster.next("metadata", *[Collect(5)] * 5)
+        network.made.sends = network.made.receives = 0
+        for _ in range(5):
+            talk.ask_metadata("t")
+        for _ in range(5):
+            talk.until(Answered)
+        assert (network.made.sends, network.made.receives) == (1, 1)
 
 
 class Collect:
@@ -239,13 +236,14 @@ def test_a_request_far_larger_than_the_socket_s_buffer_arrives_whole(
 
 
 def test_an_answer_far_larger_than_a_receive_arrives_whole(clock: FakeClock) -> None:
-    with ScriptedCluster(topics={"large": 10_000}) as cluster:
-        talk = Talk(cluster.network, clock=clock)
+    with (
+        ScriptedCluster(topics={"large": 10_000}) as cluster,
+        Talk(cluster.network, clock=clock) as talk,
+    ):
         talk.open()
         talk.ask_metadata("large")
         event = talk.until(Answered)
         assert len(decode_metadata(event.version, event.payload).topics[0].partitions) == 10_000
-        talk.close()
 
 
 def test_a_request_without_answer_is_told_of_when_it_is_written(
@@ -335,26 +333,22 @@ def test_a_broken_connection_gives_its_requests_back(
     assert talk.produced().partitions[0].error_code == 0
 
 
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [(twice, "malformed response"), (lambda framed: framed + b"\xff\xff\xff\xff", "of -1 bytes")],
+    ids=["a second answer", "a length"],
+)
 def test_what_was_answered_before_the_garbage_stays_answered(
-    cluster: ScriptedCluster, talk: Talk
+    cluster: ScriptedCluster, talk: Talk, change: Callable[[bytes], bytes], reason: str
 ) -> None:
     talk.open()
-    cluster.next("produce", Mangle(twice))
+    cluster.next("produce", Mangle(change))
     first = talk.submit(("t", 0, record_batch()))
     second = talk.submit(("t", 1, record_batch()))
     assert talk.until(Answered).request is first
     lost = talk.until(Lost)
     assert lost.unanswered == [second]
-    assert "malformed response" in lost.reason
-
-
-def test_an_answer_in_front_of_garbage_counts(cluster: ScriptedCluster, talk: Talk) -> None:
-    talk.open()
-    cluster.next("produce", Mangle(lambda framed: framed + b"\xff\xff\xff\xff"))
-    first = talk.submit(("t", 0, record_batch()))
-    second = talk.submit(("t", 1, record_batch()))
-    assert talk.until(Answered).request is first
-    assert talk.until(Lost).unanswered == [second]
+    assert reason in lost.reason
 
 
 def test_requests_are_told_apart_by_what_the_broker_may_have_seen(
@@ -393,28 +387,28 @@ def test_a_stopped_broker_refuses(cluster: ScriptedCluster, talk: Talk) -> None:
     talk.open()
 
 
-def test_a_name_that_means_nothing(cluster: ScriptedCluster, talk: Talk) -> None:
-    talk.connection.address = ("elsewhere", 9092)
-    talk.connection.open()
-    assert "host name 'elsewhere' cannot be resolved" in talk.until(Lost).reason
-
-
 class Directory(Network):
-    """A network whose resolver returns given addresses."""
+    """A network whose resolver returns given addresses, and which records the attempts."""
 
     def __init__(self, *endpoints: Endpoint) -> None:
         super().__init__(Settings())
         self.endpoints = endpoints
+        self.tried: list[Endpoint] = []
+        self.made: list[Transport] = []
 
     def resolve(self, host: str, port: int) -> list[Endpoint]:
         return list(self.endpoints)
 
+    def connect(self, endpoint: Endpoint) -> Transport:
+        self.tried.append(endpoint)
+        self.made.append(super().connect(endpoint))
+        return self.made[-1]
+
 
 def test_a_name_without_address() -> None:
-    talk = Talk(Directory())
-    talk.connection.open()
-    assert talk.until(Lost).reason == "the host name has no address"
-    talk.close()
+    with Talk(Directory()) as talk:
+        talk.connection.open()
+        assert talk.until(Lost).reason == "the host name has no address"
 
 
 def test_the_addresses_of_a_name_are_tried_in_turn(clock: FakeClock) -> None:
@@ -422,18 +416,16 @@ def test_the_addresses_of_a_name_are_tried_in_turn(clock: FakeClock) -> None:
         refuses = Endpoint(socket.AF_INET, gone.getsockname())
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listens = Endpoint(socket.AF_INET, listener.getsockname())
-        talk = Talk(Directory(refuses, listens), clock=clock)
+        with Talk(Directory(refuses, listens), clock=clock) as talk:
+            talk.connection.open()
+            with in_a_thread(talk.connection.wakeup.poke):
+                talk.connection.poll(None)
+            far_end, _ = listener.accept()
+            far_end.close()
+            assert talk.until(Lost).reason.startswith("the broker ")
+    with Talk(Directory(refuses, refuses), clock=clock) as talk:
         talk.connection.open()
-        with in_a_thread(talk.connection.wakeup.poke):
-            talk.connection.poll(None)
-        far_end, _ = listener.accept()
-        far_end.close()
-        assert talk.until(Lost).reason.startswith("the broker ")
-        talk.close()
-    talk = Talk(Directory(refuses, refuses), clock=clock)
-    talk.connection.open()
-    assert "connection refused" in talk.until(Lost).reason
-    talk.close()
+        assert "connection refused" in talk.until(Lost).reason
 
 
 # Time ---------------------------------------------------------------------------------------------
@@ -453,10 +445,9 @@ def test_connecting_takes_no_longer_than_a_request(
     cluster: ScriptedCluster, clock: FakeClock
 ) -> None:
     cluster.stop(0, silently=True)
-    talk = Talk(cluster.network, clock=clock, settings=Settings(request_timeout_ms=3000))
-    talk.connection.open()
-    assert talk.connection.next_deadline == 1003.0
-    talk.close()
+    with Talk(cluster.network, clock=clock, settings=Settings(request_timeout_ms=3000)) as talk:
+        talk.connection.open()
+        assert talk.connection.next_deadline == 1003.0
 
 
 class Addresses(Network):
@@ -480,12 +471,11 @@ class Addresses(Network):
 def test_an_address_that_swallows_everything_leaves_time_for_the_next(clock: FakeClock) -> None:
     with ScriptedCluster(2) as cluster:
         cluster.stop(0, silently=True)
-        talk = Talk(Addresses(cluster, 0, 1), clock=clock)
-        talk.connection.open()
-        with in_a_thread(clock.jump_to_next):
-            talk.until(Ready)
-        assert clock.monotonic() == 1000.25
-        talk.close()
+        with Talk(Addresses(cluster, 0, 1), clock=clock) as talk:
+            talk.connection.open()
+            with in_a_thread(clock.jump_to_next):
+                talk.until(Ready)
+            assert clock.monotonic() == 1000.25
 
 
 def test_a_broker_that_accepts_and_says_nothing(
@@ -536,7 +526,7 @@ def test_a_request_that_is_not_taken_in_time_ends_the_connection(
     held.release()
 
 
-class Line(Counting):
+class Line(Wrapped):
     """A transport that accepts *room* bytes, and no more until *room* grows."""
 
     room = 1_000_000
@@ -556,19 +546,11 @@ class Line(Counting):
 @contextmanager
 def slow_line(cluster: ScriptedCluster) -> Iterator[tuple[Talk, Line, FakeClock]]:
     """Yield an open connection over a line without room."""
-    made: list[Line] = []
-
-    class SlowNetwork(CountingNetwork):
-        def connect(self, endpoint: Endpoint) -> Transport:
-            made.append(Line(super().connect(endpoint)))
-            return made[-1]
-
-    clock = FakeClock()
-    talk = Talk(SlowNetwork(cluster.network), clock=clock)
-    talk.open()
-    made[0].room = 0
-    yield talk, made[0], clock
-    talk.close()
+    clock, network = FakeClock(), WrappedNetwork(cluster.network, Line)
+    with Talk(network, clock=clock) as talk:
+        talk.open()
+        network.made.room = 0
+        yield talk, network.made, clock
 
 
 def test_a_request_behind_others_has_its_time_from_the_answer_before_it(
@@ -676,7 +658,7 @@ def test_another_thread_may_write_while_the_owner_waits(
 
 
 def test_what_another_thread_could_not_write_is_the_owners(cluster: ScriptedCluster) -> None:
-    class Choked(Counting):
+    class Choked(Wrapped):
         """A socket that accepts nothing more: its buffer is full, or it is broken."""
 
         broken = False
@@ -687,28 +669,21 @@ def test_what_another_thread_could_not_write_is_the_owners(cluster: ScriptedClus
                 raise ConnectionFailed("the cable was cut")
             return 0 if self.full else super().send(buffers, patient=patient)
 
-    made: list[Choked] = []
-
-    class ChokedNetwork(CountingNetwork):
-        def connect(self, endpoint: Endpoint) -> Transport:
-            made.append(Choked(super().connect(endpoint)))
-            return made[-1]
-
-    talk = Talk(ChokedNetwork(cluster.network))
-    talk.open()
-    made[0].full = True
-    talk.submit(("t", 0, record_batch(b"v")))
-    talk.connection.write_now()
-    assert talk.connection.has_to_go_on
-    made[0].full = False
-    talk.produced()
-    assert not talk.connection.has_to_go_on
-    made[0].broken = True
-    request = talk.submit(("t", 0, record_batch(b"w")))
-    talk.connection.write_now()
-    assert talk.connection.has_to_go_on
-    assert talk.until(Lost) == Lost("the cable was cut", [request], [])
-    talk.close()
+    network = WrappedNetwork(cluster.network, Choked)
+    with Talk(network) as talk:
+        talk.open()
+        network.made.full = True
+        talk.submit(("t", 0, record_batch(b"v")))
+        talk.connection.write_now()
+        assert talk.connection.has_to_go_on
+        network.made.full = False
+        talk.produced()
+        assert not talk.connection.has_to_go_on
+        network.made.broken = True
+        request = talk.submit(("t", 0, record_batch(b"w")))
+        talk.connection.write_now()
+        assert talk.connection.has_to_go_on
+        assert talk.until(Lost) == Lost("the cable was cut", [request], [])
     assert [record.value for record in cluster.log("t")] == [b"v"]
 
 
@@ -741,38 +716,26 @@ def test_every_descriptor_is_given_back(cluster: ScriptedCluster, clock: FakeClo
         pytest.skip("counts the descriptors in /proc")
     before = open_files()
     for state in ("never opened", "open", "lost", "refused"):
-        talk = Talk(cluster.network, clock=clock)
-        if state != "never opened":
-            talk.open()
-        if state in ("lost", "refused"):
-            cluster.stop(0)
-            talk.until(Lost)
-        if state == "refused":
-            talk.connection.open()
-            talk.until(Lost)
-        cluster.start(0)
-        talk.close()
+        with Talk(cluster.network, clock=clock) as talk:
+            if state != "never opened":
+                talk.open()
+            if state in ("lost", "refused"):
+                cluster.stop(0)
+                talk.until(Lost)
+            if state == "refused":
+                talk.connection.open()
+                talk.until(Lost)
+            cluster.start(0)
         talk.close()
         cluster.join_connections()
     assert open_files() == before
 
 
 def test_a_failed_send_is_a_lost_connection(cluster: ScriptedCluster) -> None:
-    class Broken(Counting):
+    class Broken(Wrapped):
         def send(self, buffers: Sequence[memoryview], *, patient: bool = True) -> int:
             raise ConnectionFailed("the cable was cut")
 
-    class BrokenNetwork(CountingNetwork):
-        def connect(self, endpoint: Endpoint) -> Transport:
-            return Broken(super().connect(endpoint))
-
-    talk = Talk(BrokenNetwork(cluster.network))
-    talk.connection.open()
-    assert talk.until(Lost) == Lost("the cable was cut", [], [])
-    talk.close()
-
-
-def test_a_refused_handshake_names_the_code(cluster: ScriptedCluster, talk: Talk) -> None:
-    cluster.next("api_versions", *[Refuse(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)] * 3)
-    talk.connection.open()
-    assert "error code 31" in talk.until(Lost).reason
+    with Talk(WrappedNetwork(cluster.network, Broken)) as talk:
+        talk.connection.open()
+        assert talk.until(Lost) == Lost("the cable was cut", [], [])

@@ -34,9 +34,8 @@ def cluster() -> Iterator[ScriptedCluster]:
 
 @pytest.fixture
 def talk(cluster: ScriptedCluster) -> Iterator[Talk]:
-    made = Talk(cluster.network, clock=FakeClock())
-    yield made
-    made.close()
+    with Talk(cluster.network, clock=FakeClock()) as made:
+        yield made
 
 
 def values(cluster: ScriptedCluster) -> list[bytes | None]:
@@ -251,9 +250,7 @@ def test_it_is_closed_without_memory(talk: Talk, monkeypatch: pytest.MonkeyPatch
     assert talk.connection.wakeup.fileno() < 0
 
 
-def test_a_wait_without_memory_is_not_repeated_without_a_pause(
-    talk: Talk,
-) -> None:
+def test_a_wait_without_memory_is_not_repeated_without_a_pause(talk: Talk) -> None:
     clock = talk.clock
     assert isinstance(clock, FakeClock)
     talk.open()

@@ -13,8 +13,9 @@ from pykaproducer._wire.describe import decode_description
 from pykaproducer.config import Config
 from pykaproducer.errors import MetadataTimeoutError
 from pykaproducer.testing import KafkaCluster, ScriptedCluster
-from pykaproducer.testing._messages import MetadataResponse
 from pykaproducer.testing.scripted import Drop
+from tests.wire.helper import payload
+from tests.wire.test_messages import their_metadata
 
 SOON = 30
 
@@ -52,56 +53,24 @@ def test_nobody_answers(refusing: str, silent: str) -> None:
 
 @pytest.mark.parametrize("version", range(13))
 def test_every_version_is_read_whole(version: int) -> None:
-    topics = MetadataResponse.MetadataResponseTopic
-    partitions = topics.MetadataResponsePartition
-    answer = MetadataResponse(
-        version=version,
-        throttle_time_ms=0,
-        brokers=[
-            MetadataResponse.MetadataResponseBroker(
-                version=version, node_id=7, host="h", port=9, rack="r"
-            )
-        ],
-        cluster_id="c",
-        controller_id=7,
-        topics=[
-            topics(
-                version=version,
-                error_code=0,
-                name="t",
-                is_internal=True,
-                partitions=[
-                    partitions(
-                        version=version,
-                        error_code=5,
-                        partition_index=3,
-                        leader_id=-1,
-                        leader_epoch=4,
-                        replica_nodes=[7, 8],
-                        isr_nodes=[7],
-                        offline_replicas=[8],
-                    )
-                ],
-            )
-        ],
-    )
-    answer.with_header(correlation_id=1)
-    payload = bytes(answer.encode(header=True, framed=False))[4:]
-    found = decode_description(version, payload, ("h", 9))
+    described = (5, 3, -1, 4, [7, 8])
+    answer = their_metadata(version, 0, [(7, "h", 9, "r")], [(0, "t", True, [described])])
+    sent = payload(answer)
+    found = decode_description(version, sent, ("h", 9))
     (broker,), (topic,) = found.brokers, found.topics
     (partition,) = topic.partitions
     assert (broker.node_id, broker.host, broker.port) == (7, "h", 9)
     assert broker.rack == ("r" if version >= 1 else None)
-    assert found.cluster_id == ("c" if version >= 2 else None)
-    assert found.controller_id == (7 if version >= 1 else -1)
+    assert found.cluster_id == ("the cluster" if version >= 2 else None)
+    assert found.controller_id == (3 if version >= 1 else -1)
     assert (topic.name, topic.is_internal) == ("t", version >= 1)
     assert (partition.index, partition.error_code, partition.leader_id) == (3, 5, -1)
-    assert (partition.replicas, partition.in_sync) == ((7, 8), (7,))
-    assert partition.offline == ((8,) if version >= 5 else ())
+    assert (partition.replicas, partition.in_sync) == ((7, 8), (8,))
+    assert partition.offline == ((7,) if version >= 5 else ())
     assert partition.leader_epoch == (4 if version >= 7 else -1)
-    for end in range(len(payload)):
+    for end in range(len(sent)):
         with pytest.raises(WireError):
-            decode_description(version, payload[:end])
+            decode_description(version, sent[:end])
 
 
 def test_all_topics_of_real_kafka(cluster: KafkaCluster, topic: str) -> None:

@@ -14,19 +14,21 @@ import ssl
 import struct
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pykaproducer._net.connection import Connection, Lost
 from pykaproducer._net.tls import RECORD, _Encrypted
-from pykaproducer._net.transport import ConnectionFailed, HungUp
+from pykaproducer._net.transport import ConnectionFailed, Endpoint, HungUp
 from pykaproducer._util.clock import Clock
-from tests.net.helper import Settings, connect, wait
+from tests.net.helper import Refusing, Settings, connect, wait
 from tests.net.tls_server import (
     PASSWORD,
     Files,
     Server,
+    echo,
     network,
     receive,
     send_all,
@@ -46,11 +48,6 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
 @pytest.fixture(scope="module")
 def certificate(files: Files) -> str:
     return files.issued("server", "localhost", "127.0.0.1")
-
-
-def echo(connection: Any) -> None:
-    while data := connection.recv(65536):
-        connection.sendall(data)
 
 
 @pytest.fixture(params=[ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3], ids=lambda v: v.name)
@@ -400,3 +397,140 @@ def test_a_write_to_a_broker_that_has_gone_is_an_error(certificate: str, files: 
         with pytest.raises(ConnectionFailed):
             send_all(transport, *[bytes(100_000)] * 1000)
         transport.close()
+
+
+# Events between two steps -----------------------------------------------------------------------
+
+
+def test_an_answer_does_not_write_what_nobody_is_told_of(files: Files) -> None:
+    """If the connection were lost after the answer, a written request would seem unwritten."""
+    full, read = threading.Event(), []
+
+    def late(connection: Any) -> None:
+        full.wait()
+        connection.settimeout(0.5)
+        with contextlib.suppress(TimeoutError):  # everything that has been sent
+            while data := connection.recv(65536):
+                read.append(len(data))
+        connection.settimeout(None)
+        connection.sendall(b"answer")
+        with contextlib.suppress(ssl.SSLError):  # a truncated record
+            while data := connection.recv(65536):
+                read.append(len(data))
+
+    made = network(ssl_cafile=files.ca, send_buffer_bytes=8192)
+    context = server_context(files.issued("server", "localhost"))
+    with Server(context, late, receive_buffer=4096) as server:
+        transport = connect(made, server.endpoint())
+        # One piece of several records, of which the socket accepts only the first ones.
+        taken = transport.send([memoryview(random.randbytes(400_000))], patient=False)
+        full.set()
+        assert taken < 400_000
+        receive(transport, 6)
+        transport.close()
+    assert sum(read) == taken
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes here")
+@pytest.mark.parametrize("setting", ["ssl_cafile", "ssl_certfile"])
+def test_a_file_that_is_taken_away_while_it_is_loaded(
+    files: Files, tmp_path: Path, setting: str
+) -> None:
+    """It existed when the setting was validated, and when its content was checked."""
+    content = Path(files.issued(f"for-{setting}", "localhost")).read_bytes()
+    path = tmp_path / "file.pem"
+    path.write_bytes(content)
+    made = network(**{setting: str(path)})
+    path.unlink()
+    os.mkfifo(path)
+
+    def replace() -> None:
+        for last in [False, True] if setting == "ssl_certfile" else [True]:
+            pipe = os.open(path, os.O_WRONLY)
+            os.write(pipe, content)
+            path.unlink()
+            if not last:
+                os.mkfifo(path)
+            os.close(pipe)
+
+    replacing = threading.Thread(target=replace)
+    replacing.start()
+    with (
+        Server(None, lambda _: None) as server,
+        pytest.raises(ConnectionFailed, match=f"{setting}.*cannot be read: No such file"),
+    ):
+        made.connect(server.endpoint())
+    replacing.join()
+
+
+# Without memory ---------------------------------------------------------------------------------
+
+
+class Buffer:
+    """One of OpenSSL's buffers: the next call of *method* fails."""
+
+    def __init__(self, real: Any, method: str, error: Exception) -> None:
+        self._real = real
+        setattr(self, method, Refusing(getattr(real, method), times=1, error=error))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+
+def test_an_answer_does_not_write_what_there_was_no_memory_for(files: Files) -> None:
+    """The connection is lost, and the request is written again on the next one."""
+    read = []
+
+    def serve(connection: Any) -> None:
+        connection.sendall(b"answer")
+        with contextlib.suppress(ssl.SSLError):
+            while data := connection.recv(65536):
+                read.append(data)
+
+    with Server(server_context(files.issued("server", "localhost")), serve) as server:
+        transport: Any = connect(network(ssl_cafile=files.ca), server.endpoint())
+        transport._outgoing = Buffer(transport._outgoing, "read", MemoryError())
+        with pytest.raises(MemoryError):
+            transport.send([memoryview(b"request")])
+        assert receive(transport, 6) == b"answer"
+        transport.close()
+    assert read == []
+
+
+def test_openssl_has_no_memory_for_received_bytes(files: Files) -> None:
+    def serve(connection: Any) -> None:
+        connection.sendall(b"answer")
+        connection.recv(1)
+
+    with Server(server_context(files.issued("other", "localhost")), serve) as server:
+        transport: Any = connect(network(ssl_cafile=files.ca), server.endpoint())
+        error = ssl.SSLError(1, "malloc failure")
+        error.reason = "MALLOC_FAILURE"
+        transport._incoming = Buffer(transport._incoming, "write", error)
+        with (
+            contextlib.closing(transport),
+            pytest.raises(ConnectionFailed, match="TLS failed: malloc failure"),
+        ):
+            receive(transport, 6)
+
+
+def test_a_transport_that_cannot_be_registered_is_closed(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Full:
+        def add(self, each: object) -> None:
+            raise MemoryError
+
+    made = network(ssl_cafile=files.ca)
+    opened = []
+    real = made._open
+
+    def open_(endpoint: Endpoint) -> socket.socket:
+        opened.append(real(endpoint))
+        return opened[0]
+
+    monkeypatch.setattr(made, "_open", open_)
+    monkeypatch.setattr(made, "_tls", Full())
+    with Server(None, lambda connection: None) as server, pytest.raises(MemoryError):
+        made.connect(server.endpoint())
+    assert opened[0].fileno() < 0

@@ -6,6 +6,7 @@ import base64
 import contextlib
 import json
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ import pytest
 
 pytest.importorskip("cryptography")
 
-from pykaproducer._net.http_request import LARGEST
+from pykaproducer._net.http_request import LARGEST, HttpRequest
 from pykaproducer._net.token_source import NoToken, Token, TokenSource
 from pykaproducer.config import Config
 from pykaproducer.errors import ConfigurationError
@@ -208,11 +209,7 @@ def test_the_service_of_azure_is_the_default() -> None:
             "HTTP 400 Bad Request: bad: <not shown> and <not shown>",
             True,
         ),
-        (
-            TokenReply(200, b"{", {"Content-Length": "5"}),
-            "the answer is incomplete",
-            False,
-        ),
+        (TokenReply(200, b"{", {"Content-Length": "5"}), "the answer is incomplete", False),
         (TokenReply.of(403, errorCode="E1", errorSummary="no"), "HTTP 403 Forbidden: E1: no", True),
         (TokenReply.of(429, error="slow_down"), "HTTP 429 Too Many Requests: slow_down", False),
         (TokenReply(503, b"<html>busy</html>"), "HTTP 503 Service Unavailable", False),
@@ -251,11 +248,7 @@ def test_the_service_of_azure_is_the_default() -> None:
             "the token has expired 5 s ago",
             False,
         ),
-        (
-            TokenReply(200, b"x" * (LARGEST + 1)),
-            f"the answer has more than {LARGEST} bytes",
-            False,
-        ),
+        (TokenReply(200, b"x" * (LARGEST + 1)), f"the answer has more than {LARGEST} bytes", False),
         (TokenReply.of(500, error="e" * 1000), "HTTP 500 Internal Server Error: eee", False),
     ],
     ids=lambda value: value[:40] if isinstance(value, str) else "",
@@ -267,6 +260,33 @@ def test_answers_without_a_token(
     found = failure(basic(server.url), permanent=permanent)
     assert text in found
     assert len(found) < 300
+
+
+@pytest.mark.parametrize("told", ["my  own secret", "my own secret", "my\n own secret"])
+def test_a_secret_with_white_space_is_not_shown(server: TokenServer, told: str) -> None:
+    source = basic(server.url, sasl_oauthbearer_client_secret="my  own secret")
+    server.answer = lambda request: TokenReply.of(400, error=f"'{told}' is wrong")
+    expected = "HTTP 400 Bad Request: '<not shown>' is wrong"
+    assert failure(source, permanent=True) == expected
+
+
+def test_an_assertion_in_a_file_is_not_shown(server: TokenServer, tmp_path: Path) -> None:
+    path = tmp_path / "assertion"
+    path.write_text("opaque+assertion")
+    source = basic(
+        server.url, sasl_oauthbearer_client_secret=None, sasl_oauthbearer_assertion_file=path
+    )
+    error = "opaque+assertion or opaque%2Bassertion"
+    server.answer = lambda request: TokenReply.of(400, error=error)
+    expected = "HTTP 400 Bad Request: <not shown> or <not shown>"
+    assert failure(source, permanent=True) == expected
+
+
+def test_a_content_type_is_shown_as_other_texts(server: TokenServer) -> None:
+    kind = {"Content-Type": f"text/\x1b[31m{SECRET}"}
+    server.answer = lambda request: TokenReply(200, b"<html>", kind)
+    expected = "the answer is not a JSON object but text/[31m<not shown>; is the URL right?"
+    assert failure(basic(server.url)) == expected
 
 
 @pytest.mark.parametrize(
@@ -427,6 +447,42 @@ def test_a_request_can_be_cancelled(scheme: str) -> None:
         ended.set()
         assert not is_late
     assert failure(source)
+
+
+# The address and the header Host ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("where", "host", "port", "header"),
+    [
+        ("[::1]", "::1", 80, "[::1]"),
+        ("[::abcd]", "::abcd", 80, "[::abcd]"),
+        ("[::1]:8080", "::1", 8080, "[::1]:8080"),
+        ("login.example", "login.example", 80, "login.example"),
+        ("login.example:80", "login.example", 80, "login.example"),
+        ("login.example:443", "login.example", 443, "login.example:443"),
+    ],
+)
+def test_the_host_and_the_port(
+    monkeypatch: pytest.MonkeyPatch, where: str, host: str, port: int, header: str
+) -> None:
+    """Connects elsewhere, because not every system has IPv6, nor may a test listen on port 80."""
+    opened: list[tuple[str, int]] = []
+
+    def open_here(request: HttpRequest, host: str, port: int, deadline: float) -> socket.socket:
+        opened.append((host, port))
+        return socket.create_connection(address)
+
+    monkeypatch.setattr(HttpRequest, "_open", open_here)
+    with TokenServer({}) as server:
+        address = ("127.0.0.1", int(server.url.rpartition(":")[2].partition("/")[0]))
+        server.answer = lambda request: TokenReply.of(200)
+        request = HttpRequest(
+            f"http://{where}/token", ssl.create_default_context, 60.0, 60.0, ("a", "b", "c")
+        )
+        assert request.send("GET", {}, None).status == 200
+        assert opened == [(host, port)]
+        assert server.requests[-1].headers["host"] == header
 
 
 # TLS --------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from pykaproducer._net.transport import (
     Transport,
 )
 from tests.net.helper import Settings, connect, wait
+from tests.net.tls_server import receive
 
 
 @pytest.fixture
@@ -39,15 +40,6 @@ def pair(listener: socket.socket) -> Iterator[tuple[Transport, socket.socket]]:
     far_end, _ = listener.accept()
     with far_end, contextlib.closing(transport):
         yield transport, far_end
-
-
-def receive(transport: Transport, count: int) -> bytes:
-    buffer = memoryview(bytearray(100))
-    data = b""
-    while len(data) < count:
-        wait(transport, selectors.EVENT_READ)
-        data += bytes(buffer[: transport.receive(buffer)])
-    return data
 
 
 def test_bytes_go_both_ways(pair: tuple[Transport, socket.socket]) -> None:
@@ -84,9 +76,7 @@ def test_many_buffers_go_in_one_call(pair: tuple[Transport, socket.socket]) -> N
     assert far_end.recv(1000, socket.MSG_WAITALL) == b"x" * 1000
 
 
-def test_a_full_socket_takes_a_part_and_then_nothing(
-    pair: tuple[Transport, socket.socket],
-) -> None:
+def test_a_full_socket_takes_a_part_and_then_nothing(pair: tuple[Transport, socket.socket]) -> None:
     transport, far_end = pair
     large = memoryview(bytes(50_000_000))
     sent = transport.send([large])
@@ -147,13 +137,6 @@ def test_closing_twice_does_no_harm(pair: tuple[Transport, socket.socket]) -> No
     transport, _ = pair
     transport.close()
     transport.close()
-
-
-def test_a_closed_port_refuses() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        gone = endpoint(listener)
-    with pytest.raises(ConnectionFailed, match="connection refused: nothing listens there"):
-        connect(Network(Settings()), gone)
 
 
 def test_sockets_have_the_settings_asked_for(listener: socket.socket) -> None:

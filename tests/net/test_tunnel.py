@@ -20,7 +20,7 @@ from pykaproducer.config import Config
 from pykaproducer.testing import FakeClock
 from tests._support.proxies import Proxy, ScriptedProxy
 from tests.net.helper import Talk, connect, wait
-from tests.net.tls_server import Files, Server, server_context
+from tests.net.tls_server import Files, Server, echo, receive, send_all, server_context
 
 pytest.importorskip("trustme")
 
@@ -47,18 +47,8 @@ def reached(made: Network, host: str, port: int) -> Transport:
 
 
 def exchange(transport: Transport, data: bytes) -> bytes:
-    assert transport.send([memoryview(data)]) == len(data)
-    room = memoryview(bytearray(100))
-    got = b""
-    while len(got) < len(data):
-        wait(transport, selectors.EVENT_READ)
-        got += bytes(room[: transport.receive(room)])
-    return got
-
-
-def echo(connection: Any) -> None:
-    while data := connection.recv(65536):
-        connection.sendall(data)
+    send_all(transport, data)
+    return receive(transport, len(data))
 
 
 @pytest.fixture

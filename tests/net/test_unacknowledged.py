@@ -18,10 +18,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from pykaproducer._net.connection import FullyWritten, Lost, Ready
+from pykaproducer._net.connection import FullyWritten, Lost
 from pykaproducer._net.transport import Endpoint, Network, PlainTransport
 from tests.net.helper import Settings, Talk, connect
 from tests.wire.helper import record_batch
+
+only_on_linux = pytest.mark.skipif(
+    sys.platform != "linux", reason="only Linux tells what was acknowledged"
+)
 
 #: Accepts one connection, answers ApiVersions, and then only reads.
 BROKER = """
@@ -95,61 +99,58 @@ def far_broker(namespace: Namespace) -> Iterator[tuple[str, int]]:
         process.kill()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what was acknowledged")
+@contextlib.contextmanager
+def cut_off(namespace: Namespace, far_broker: tuple[str, int], **settings: float) -> Iterator[Talk]:
+    """Yield a connection to a broker that was ready, and from whose host nothing comes any more."""
+    config = Settings(**settings)  # type: ignore[arg-type]
+    with Talk(Network(config), address=far_broker, settings=config) as talk:
+        talk.open()
+        namespace.black_hole()
+        yield talk
+
+
+@only_on_linux
 def test_a_host_that_acknowledges_nothing_costs_seconds(
     namespace: Namespace, far_broker: tuple[str, int]
 ) -> None:
     """The timeout of the request is 1000 s."""
-    settings = Settings(tcp_user_timeout_ms=1500, connections_check_idle_ms=0)
-    talk = Talk(Network(settings), address=far_broker, settings=settings)
-    talk.connection.open()
-    talk.until(Ready)
-    namespace.black_hole()
-    request = talk.submit(("t", 0, record_batch(b"v")))
-    began = time.monotonic()
-    lost = talk.until(Lost)
-    assert time.monotonic() - began >= 1.5
-    assert lost.reason == (
-        "the broker's host acknowledged nothing that was sent in the last 1.5 s "
-        "(tcp_user_timeout_ms)"
-    )
-    # The broker may have received it.
-    assert (lost.unanswered, lost.unwritten) == ([request], [])
-    talk.close()
+    with cut_off(
+        namespace, far_broker, tcp_user_timeout_ms=1500, connections_check_idle_ms=0
+    ) as talk:
+        request = talk.submit(("t", 0, record_batch(b"v")))
+        began = time.monotonic()
+        lost = talk.until(Lost)
+        assert time.monotonic() - began >= 1.5
+        assert lost.reason == (
+            "the broker's host acknowledged nothing that was sent in the last 1.5 s "
+            "(tcp_user_timeout_ms)"
+        )
+        # The broker may have received it.
+        assert (lost.unanswered, lost.unwritten) == ([request], [])
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what was acknowledged")
+@only_on_linux
 def test_such_a_host_is_noticed_without_responses(
     namespace: Namespace, far_broker: tuple[str, int]
 ) -> None:
     """With acks=0 nothing is in flight that could time out."""
-    settings = Settings(tcp_user_timeout_ms=1500)
-    talk = Talk(Network(settings), address=far_broker, settings=settings)
-    talk.connection.open()
-    talk.until(Ready)
-    namespace.black_hole()
-    request = talk.submit(("t", 0, record_batch(b"v")), acks=0)
-    assert talk.until(FullyWritten).request is request
-    lost = talk.until(Lost)
-    assert lost.reason.endswith("in the last 1.5 s (tcp_user_timeout_ms)")
-    assert (lost.unanswered, lost.unwritten) == ([], [])
-    talk.close()
+    with cut_off(namespace, far_broker, tcp_user_timeout_ms=1500) as talk:
+        request = talk.submit(("t", 0, record_batch(b"v")), acks=0)
+        assert talk.until(FullyWritten).request is request
+        lost = talk.until(Lost)
+        assert lost.reason.endswith("in the last 1.5 s (tcp_user_timeout_ms)")
+        assert (lost.unanswered, lost.unwritten) == ([], [])
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what was acknowledged")
+@only_on_linux
 def test_an_unused_connection_to_such_a_host_is_found_dead_before_anything_is_written(
     namespace: Namespace, far_broker: tuple[str, int]
 ) -> None:
-    settings = Settings(connections_check_idle_ms=0.001)
-    talk = Talk(Network(settings), address=far_broker, settings=settings)
-    talk.connection.open()
-    talk.until(Ready)
-    namespace.black_hole()
-    request = talk.submit(("t", 0, record_batch(b"v")))
-    lost = talk.until(Lost)
-    assert lost.reason.startswith("the connection was unused, and the broker does not answer")
-    assert (lost.unanswered, lost.unwritten) == ([], [request])
-    talk.close()
+    with cut_off(namespace, far_broker, connections_check_idle_ms=0.001) as talk:
+        request = talk.submit(("t", 0, record_batch(b"v")))
+        lost = talk.until(Lost)
+        assert lost.reason.startswith("the connection was unused, and the broker does not answer")
+        assert (lost.unanswered, lost.unwritten) == ([], [request])
 
 
 def full(transport: PlainTransport) -> None:
@@ -160,7 +161,7 @@ def full(transport: PlainTransport) -> None:
             transport.send([memoryview(bytes(1 << 20))])
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what was acknowledged")
+@only_on_linux
 def test_a_broker_that_reads_nothing_is_not_gone() -> None:
     """Its host acknowledges the probes of the closed window.
 

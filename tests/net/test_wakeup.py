@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import selectors
-import threading
 from collections.abc import Iterator
 
 import pytest
@@ -33,15 +32,6 @@ def test_a_poke_ends_the_next_wait(wakeup: Wakeup) -> None:
     assert not readable(wakeup)
     wakeup.poke()
     assert readable(wakeup)
-
-
-def test_a_poke_ends_a_wait_that_has_begun(wakeup: Wakeup) -> None:
-    with selectors.DefaultSelector() as selector:
-        selector.register(wakeup, selectors.EVENT_READ)
-        thread = threading.Thread(target=wakeup.poke)
-        thread.start()
-        assert selector.select()  # would block forever if the wake-up were lost
-        thread.join()
 
 
 def test_many_pokes_send_one_byte(wakeup: Wakeup) -> None:

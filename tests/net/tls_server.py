@@ -98,6 +98,11 @@ class Server:
             self._serve(secured)
 
 
+def echo(connection: Any) -> None:
+    while data := connection.recv(65536):
+        connection.sendall(data)
+
+
 def server_context(certificate: str, client_ca: str | None = None) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate)

@@ -36,6 +36,12 @@ FAST: dict[str, Any] = {
 #: For tests on a clock that stands still: only a full batch or a flush is sent.
 LINGERING: dict[str, Any] = {"linger_ms": 3_600_000, "delivery_timeout_ms": 36_000_000}
 
+
+def batches_of(messages: int) -> dict[str, Any]:
+    """Return settings with which a batch is sent when it has so many *messages*, and not before."""
+    return {"batch_max_messages": messages, **LINGERING, **FAST}
+
+
 #: Longer than any backoff with default settings, shorter than any other wait (seconds).
 BACKOFF = 1.3
 
@@ -99,9 +105,15 @@ def send(
     return [producer.send(topic, value, partition=partition) for value in values]
 
 
-def warm_up(producer: Producer, *, topic: str = "t", partition: int = 0) -> None:
-    """Deliver a first message, so that connections are open and the broker knows the producer."""
-    offsets(send(producer, [b"first"], topic=topic, partition=partition))
+def warm_up(
+    producer: Producer, *, topic: str = "t", partition: int = 0, partitions: int | None = None
+) -> None:
+    """Deliver a first message, so that connections are open and the broker knows the producer.
+
+    With *partitions*, one to each of that many.
+    """
+    for number in [partition] if partitions is None else range(partitions):
+        offsets(send(producer, [b"first"], topic=topic, partition=number))
 
 
 class Told:

@@ -195,10 +195,8 @@ def test_whatever_the_broker_answers_the_outcome_is_the_same(
 
 @pytest.mark.parametrize("version", [3, 5, 7, 8, 9, 11, 12])
 def test_every_version_of_the_request(version: int) -> None:
-    with running(topics={"t": 2}, versions={"produce": (3, version)}, client_id="c") as (
-        cluster,
-        p,
-    ):
+    settings = {"client_id": "c"}
+    with running(topics={"t": 2}, versions={"produce": (3, version)}, **settings) as (cluster, p):
         count = warm(p, partition=1)
         found = sent_by_caller(
             p, lambda: p.send("t", b"value", b"key", [("h", b"1")], 1, 1_700_000_000_000)

@@ -79,8 +79,7 @@ def test_without_idempotence_so_many_requests_of_different_partitions_go(in_flig
         stage_threads="shared",
         **depth(in_flight),
     ) as (cluster, _, producer):
-        for partition in range(9):
-            warm_up(producer, partition=partition)
+        warm_up(producer, partitions=9)
         cluster.next("produce", held)
         partitions = [partition for partition in range(9) for _ in range(3)]
         producer.send_many("t", [bytes(9_900)] * 27, partitions=partitions)
@@ -227,8 +226,7 @@ def test_a_partition_that_is_only_sealed_ahead_follows_its_leader() -> None:
     with running(2, topics={"t": 2}, acks=1, **LINGERING_ALONE, **FAST) as (cluster, producer):
         for partition in (0, 1):
             cluster.move_leader("t", partition, 0)
-        for partition in (0, 1):
-            warm_up(producer, partition=partition)
+        warm_up(producer, partitions=2)
         _, deliveries = hold(cluster, producer, [b"in flight"], broker=0)
         deliveries += send(producer, [b"sealed", b"ahead"])
         ahead = send(producer, numbers(2), partition=1)
@@ -249,8 +247,7 @@ def test_a_batch_sealed_ahead_keeps_its_sequence_numbers_at_the_next_leader() ->
     with running(2, topics={"t": 2}, **settings) as (cluster, producer):
         for partition in (0, 1):
             cluster.move_leader("t", partition, 0)
-        for partition in (0, 1):
-            warm_up(producer, partition=partition)
+        warm_up(producer, partitions=2)
         held, blocked = hold(cluster, producer, [b"in", b"flight"], broker=0)
         deliveries = send(producer, numbers(2), partition=1)
         old = worker_of(producer, 0)

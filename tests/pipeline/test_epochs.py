@@ -15,13 +15,13 @@ from pykaproducer.testing.scripted import Action, Drop, Refuse
 
 from .helper import (
     FAST,
-    LINGERING,
     SOON,
     Amend,
     Held,
     RefuseIf,
     attempts,
     backs_off,
+    batches_of,
     came,
     error_of,
     frozen,
@@ -43,7 +43,7 @@ from .helper import (
 pytestmark = pytest.mark.usefixtures("at_any_depth")
 
 #: A batch and those after it have a known number of messages.
-PAIRS: dict[str, Any] = {"batch_max_messages": 2, **LINGERING, **FAST}
+PAIRS: dict[str, Any] = batches_of(2)
 
 NEW_EPOCH = [ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID]
 NEW_ID = [
@@ -187,10 +187,8 @@ def test_a_new_epoch_waits_for_the_answers_of_the_old_one() -> None:
     3. If it were sent before the answer, the answer to its first attempt might be "delivered".
     """
     first, second = Held(then=Refuse(ErrorCode.INVALID_RECORD)), Held()
-    with running(retries=1, max_in_flight_requests_per_connection=5, **PAIRS) as (
-        cluster,
-        producer,
-    ):
+    settings = {"retries": 1, "max_in_flight_requests_per_connection": 5}
+    with running(**settings, **PAIRS) as (cluster, producer):
         offsets(send(producer, numbers(2)))
         cluster.next("produce", first, second)
         deliveries = send(producer, numbers(4, 2))

@@ -7,7 +7,6 @@ import os
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -42,7 +41,7 @@ class Threads:
     """A thread limit that refuses threads of a producer with a matching name."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
         self._such = ""
         self._times = 0
         self.refused: list[str] = []
@@ -57,21 +56,16 @@ class Threads:
 
     def refuse(self, times: int, such: str = "") -> None:
         """Refuse the next *times* threads whose name contains *such*."""
-        with self._changed:
+        with self._lock:
             self._times, self._such = times, such
 
     def _refuses(self, name: str) -> bool:
-        with self._changed:
+        with self._lock:
             if not self._times or self._such not in name:
                 return False
             self._times -= 1
             self.refused.append(name)
-            self._changed.notify_all()
             return True
-
-    def wait_for_refusals(self, count: int) -> None:
-        with self._changed:
-            assert self._changed.wait_for(lambda: len(self.refused) >= count, SOON), self.refused
 
 
 @pytest.fixture
@@ -85,16 +79,15 @@ def limit(monkeypatch: pytest.MonkeyPatch) -> Iterator[Threads]:
 ALWAYS = 1 << 30
 
 
-@contextmanager
-def callback() -> Iterator[tuple[threading.Event, Any]]:
-    """Yield an event and a callback that sets it, for tests that call no other producer method."""
+def callback() -> tuple[threading.Event, Any]:
+    """Return an event and a callback that sets it, for tests that call no other method."""
     called = threading.Event()
 
     def report(error: BaseException | None, delivery: Delivery) -> None:
         if error is None:
             called.set()
 
-    yield called, report
+    return called, report
 
 
 def to_the_first(key: bytes | None, everything: list[int], available: list[int]) -> int:
@@ -106,15 +99,12 @@ def to_the_first(key: bytes | None, everything: list[int], available: list[int])
 
 
 @pytest.mark.parametrize(
-    "stage",
-    ["dispatcher", "metadata", "topic", "broker", "bridge", "reports", "retry"],
+    "stage", ["dispatcher", "metadata", "topic", "broker", "bridge", "reports", "retry"]
 )
 def test_each_stage_gets_its_thread_later(limit: Threads, stage: str) -> None:
     """Only a callback waits for the message: the other stages start the missing thread."""
-    with (
-        running(partitioner=to_the_first, **FAST) as (cluster, producer),
-        callback() as (called, report),
-    ):
+    called, report = callback()
+    with running(partitioner=to_the_first, **FAST) as (cluster, producer):
         cluster.next("produce", Refuse(ErrorCode.NOT_ENOUGH_REPLICAS))
         limit.refuse(3, f"-{stage}")
         producer.send("t", b"value" * 10_000, on_delivery=report)
@@ -129,7 +119,8 @@ def test_each_stage_gets_its_thread_later(limit: Threads, stage: str) -> None:
 def test_a_message_is_delivered_if_only_the_metadata_thread_could_be_started(
     limit: Threads,
 ) -> None:
-    with running(**FAST) as (_, producer), callback() as (called, report):
+    called, report = callback()
+    with running(**FAST) as (_, producer):
         producer.connect()
         limit.refuse(5, "-dispatcher")
         producer.send("t", b"value", on_delivery=report)

@@ -32,6 +32,7 @@ from .helper import (
     RefuseIf,
     attempts,
     backs_off,
+    batches_of,
     came,
     error_of,
     frozen,
@@ -163,9 +164,7 @@ def test_a_connection_closed_behind_the_append_doubles_nothing() -> None:
 
 
 def test_without_idempotence_it_may_be_there_twice_but_in_order() -> None:
-    with running(
-        enable_idempotence=False, retries=1, batch_max_messages=2, **LINGERING, **FAST
-    ) as (cluster, producer):
+    with running(enable_idempotence=False, retries=1, **batches_of(2)) as (cluster, producer):
         cluster.next("produce", Drop(appended=True))
         deliveries = send(producer, numbers(4))
         assert offsets(deliveries) == [2, 3, 4, 5]
@@ -180,9 +179,7 @@ def test_without_idempotence_it_may_be_there_twice_but_in_order() -> None:
 def test_a_temporary_error_goes_again_as_often_as_retries_says(
     code: ErrorCode, idempotent: bool
 ) -> None:
-    with running(
-        enable_idempotence=idempotent, retries=2, batch_max_messages=5, **LINGERING, **FAST
-    ) as (cluster, producer):
+    with running(enable_idempotence=idempotent, retries=2, **batches_of(5)) as (cluster, producer):
         cluster.next("produce", Refuse(code), Refuse(code))
         assert offsets(send(producer, numbers(5))) == list(range(5))
         assert attempts(cluster) == 3
@@ -196,9 +193,7 @@ def test_a_temporary_error_goes_again_as_often_as_retries_says(
 def test_when_the_retries_are_used_up_the_broker_s_error_is_the_outcome(
     code: ErrorCode, status: Status, idempotent: bool
 ) -> None:
-    with running(
-        enable_idempotence=idempotent, retries=2, batch_max_messages=5, **LINGERING, **FAST
-    ) as (cluster, producer):
+    with running(enable_idempotence=idempotent, retries=2, **batches_of(5)) as (cluster, producer):
         cluster.next("produce", *[Refuse(code)] * 3)
         deliveries = send(producer, numbers(10))
         errors = [error_of(delivery) for delivery in deliveries[:5]]
@@ -267,9 +262,7 @@ def test_out_of_order_behind_an_older_batch_goes_again_as_it_was() -> None:
 def test_a_batch_that_is_too_large_is_split_until_it_fits(
     code: ErrorCode, idempotent: bool
 ) -> None:
-    with running(
-        enable_idempotence=idempotent, retries=1, batch_max_messages=16, **LINGERING, **FAST
-    ) as (cluster, producer):
+    with running(enable_idempotence=idempotent, retries=1, **batches_of(16)) as (cluster, producer):
         cluster.next("produce", *[RefuseIf(code, lambda values: len(values) > 3)] * 50)
         deliveries = send(producer, numbers(32))
         assert offsets(deliveries) == list(range(32))
@@ -279,9 +272,7 @@ def test_a_batch_that_is_too_large_is_split_until_it_fits(
 
 @BOTH
 def test_a_single_message_that_is_too_large_fails_alone(idempotent: bool) -> None:
-    with running(
-        enable_idempotence=idempotent, retries=1, batch_max_messages=4, **LINGERING, **FAST
-    ) as (cluster, producer):
+    with running(enable_idempotence=idempotent, retries=1, **batches_of(4)) as (cluster, producer):
         large = RefuseIf(ErrorCode.MESSAGE_TOO_LARGE, lambda values: b"2" in values)
         cluster.next("produce", *[large] * 50)
         deliveries = send(producer, numbers(4))
@@ -301,10 +292,7 @@ def test_a_single_message_that_is_too_large_fails_alone(idempotent: bool) -> Non
 def test_what_no_waiting_mends_fails_at_once(
     code: ErrorCode, advice: str, idempotent: bool
 ) -> None:
-    with running(enable_idempotence=idempotent, batch_max_messages=3, **LINGERING, **FAST) as (
-        cluster,
-        producer,
-    ):
+    with running(enable_idempotence=idempotent, **batches_of(3)) as (cluster, producer):
         cluster.next("produce", Refuse(code))
         deliveries = send(producer, numbers(6))
         for delivery in deliveries[:3]:
@@ -415,10 +403,7 @@ Arrange = Callable[[ScriptedCluster, FakeClock, Callable[[], Delivery]], Deliver
 
 
 def waiting(
-    before: Callable[[ScriptedCluster], object],
-    *,
-    came_to: str | None = None,
-    backoffs: int = 1,
+    before: Callable[[ScriptedCluster], object], *, came_to: str | None = None, backoffs: int = 1
 ) -> Arrange:
     """Return a function that sends after *before*, and waits for a request and for backoffs."""
 
@@ -542,11 +527,8 @@ def test_what_expires_says_why_and_whether_it_may_be_in_the_log(
     name: str, idempotent: bool
 ) -> None:
     arrange, status, reason = EXPIRING[name]
-    with frozen(2, enable_idempotence=idempotent, retries=1, delivery_timeout_ms=8_000) as (
-        cluster,
-        clock,
-        producer,
-    ):
+    settings = {"enable_idempotence": idempotent, "retries": 1, "delivery_timeout_ms": 8_000}
+    with frozen(2, **settings) as (cluster, clock, producer):
         delivery = arrange(cluster, clock, lambda: send(producer, [b"value"])[0])
         clock.jump(8.1)
         error = error_of(delivery)

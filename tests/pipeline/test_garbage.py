@@ -57,12 +57,6 @@ def http(framed: bytes) -> bytes:
     return b"HTTP/1.1 400 Bad Request\r\n\r\n"
 
 
-def with_a_tail(framed: bytes) -> bytes:
-    """Return a frame that is longer than the answer in it."""
-    body = framed[4:] + b"tail"
-    return len(body).to_bytes(4, "big") + body
-
-
 #: The bytes that replace an answer, and the text logged for them.
 MANGLES: dict[str, tuple[Mangle, str]] = {
     "garbage": (Mangle(garbage), "malformed response"),
@@ -258,10 +252,8 @@ class Chatter:
 
 @pytest.mark.parametrize("said", [b"\x00", b"\x00\x00\x00\x04\x00\x00\x00\x00", b"\xff" * 100])
 def test_bytes_that_nobody_asked_for(said: bytes) -> None:
-    with running(retries=1, request_timeout_ms=20_000, receive_message_max_bytes=1000, **FAST) as (
-        cluster,
-        producer,
-    ):
+    settings = {"retries": 1, "request_timeout_ms": 20_000, "receive_message_max_bytes": 1000}
+    with running(**settings, **FAST) as (cluster, producer):
         warm_up(producer)
         cluster.next("produce", Chatter(said), Refuse(19))
         assert offsets(send(producer, [b"value"])) == [1]

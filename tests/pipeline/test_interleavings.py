@@ -38,7 +38,7 @@ from .helper import (
     until,
     warm_up,
 )
-from .test_shutdown import BugError
+from .test_shutdown import BugError, die
 
 pytestmark = pytest.mark.usefixtures("at_any_depth")
 
@@ -236,7 +236,7 @@ def test_a_crash_while_the_dispatcher_takes_a_chunk(monkeypatch: pytest.MonkeyPa
         failed.set()
         return chunks
 
-    def die(*_: Any) -> None:
+    def die_slowly(*_: Any) -> None:
         dying.set()
         assert taken.wait(SOON)
         raise BugError("a bug")
@@ -248,7 +248,7 @@ def test_a_crash_while_the_dispatcher_takes_a_chunk(monkeypatch: pytest.MonkeyPa
         producer.send("t", b"value").result(SOON)
         monkeypatch.setattr(IncompleteChunks, "enter", enter_slowly)
         monkeypatch.setattr(Pipeline, "fail_everything", fail_and_tell)
-        monkeypatch.setattr(TopicWorker, "handle", die)
+        monkeypatch.setattr(TopicWorker, "handle", die_slowly)
         first = producer.send("t", b"value")
         assert dying.wait(SOON)
         slowly = True
@@ -271,9 +271,6 @@ def test_a_flush_beside_a_crash_tells_what_failed(monkeypatch: pytest.MonkeyPatc
             if "broken" in record.getMessage():
                 logging_now.set()
                 go_on.wait(SOON)
-
-    def die(*_: Any) -> None:
-        raise BugError("a bug")
 
     handler = Slow()
     logging.getLogger("pykaproducer").addHandler(handler)

@@ -19,6 +19,11 @@ from tests._support.pairs import partly
 from .helper import error_of, frozen, offsets, send, warm_up
 
 HOUR = 3600.0
+#: The code with which brokers refuse, by the fault.
+CODES = {
+    "no replicas": ErrorCode.NOT_ENOUGH_REPLICAS,
+    "storage": ErrorCode.KAFKA_STORAGE_ERROR,
+}
 #: The limit of log lines in any minute.
 LINES_A_MINUTE = 20
 
@@ -64,24 +69,16 @@ def settle_down(clock: FakeClock) -> None:
     wait_until_written()  # each line in the minute in which it was logged
 
 
-@pytest.fixture
-def logger() -> Any:
-    logger = logging.getLogger("pykaproducer")
-    level = logger.level
-    logger.setLevel(logging.INFO)
-    yield logger
-    logger.setLevel(level)
-
-
 @pytest.mark.parametrize(
     "fault", partly(["refused", "silent", "no replicas", "storage"], ["silent"])
 )
 def test_an_hour_of_outage(
-    fault: str, logger: logging.Logger, monkeypatch: pytest.MonkeyPatch
+    fault: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    caplog.set_level(logging.INFO, "pykaproducer")
+    logger = logging.getLogger("pykaproducer")
     with frozen(2, topics={"t": 4}, delivery_timeout_ms=30_000) as (cluster, clock, producer):
-        for partition in range(4):
-            warm_up(producer, partition=partition)
+        warm_up(producer, partitions=4)
         costs = Costs(clock, cluster, monkeypatch)
         logger.addHandler(costs)
         try:
@@ -89,12 +86,7 @@ def test_an_hour_of_outage(
                 for broker in range(2):
                     cluster.stop(broker, silently=fault == "silent")
             else:
-                code = (
-                    ErrorCode.NOT_ENOUGH_REPLICAS
-                    if fault == "no replicas"
-                    else ErrorCode.KAFKA_STORAGE_ERROR
-                )
-                cluster.next("produce", *[Refuse(code)] * 1_000_000)
+                cluster.next("produce", *[Refuse(CODES[fault])] * 1_000_000)
             deliveries = []
             end = clock.monotonic() + HOUR
             next_send = 0.0

@@ -20,6 +20,7 @@ from pykaproducer._pipeline.broker import BrokerWorker
 from pykaproducer.testing import FakeClock, ScriptedCluster
 from pykaproducer.testing._scripted_apis import Partition
 from pykaproducer.testing.scripted import Action, Drop, Exchange, Refuse
+from tests._support.threads import Call
 
 from .helper import (
     FAST,
@@ -134,11 +135,8 @@ def test_a_silent_broker_is_left_for_the_leader_in_its_place() -> None:
 def test_partitions_that_wait_behind_a_silent_broker_find_their_new_leader() -> None:
     """Their topics are not those of the request in flight, whose partition stays."""
     topics = {"t": 1, "other": 1}
-    with frozen(2, topics=topics, max_in_flight_requests_per_connection=1) as (
-        cluster,
-        clock,
-        producer,
-    ):
+    settings = {"max_in_flight_requests_per_connection": 1}
+    with frozen(2, topics=topics, **settings) as (cluster, clock, producer):
         for topic in topics:
             cluster.move_leader(topic, 0, 0)
             warm_up(producer, topic=topic)
@@ -193,11 +191,7 @@ class Stale:
 @pytest.mark.parametrize("how", ["with hints", "without hints", "goes on as the leader"])
 def test_one_broker_with_an_old_view_starves_nobody(how: str) -> None:
     versions = {"produce": (3, 9)} if how == "without hints" else {}
-    with frozen(3, versions=versions, bootstrap_servers=FIRST_SERVER) as (
-        cluster,
-        clock,
-        producer,
-    ):
+    with frozen(3, versions=versions, bootstrap_servers=FIRST_SERVER) as (cluster, clock, producer):
         warm_up(producer)
         stale = Stale(cluster)
         cluster.move_leader("t", 0, 1)
@@ -231,10 +225,7 @@ def test_one_broker_with_an_old_view_starves_nobody(how: str) -> None:
 def test_a_server_that_asks_to_begin_anew_is_left_for_the_configured_ones() -> None:
     """KIP-1102: the brokers of the view belong to another cluster by now."""
     with frozen(
-        3,
-        topics={"t": 1, "u": 1},
-        versions={"metadata": (0, 13)},
-        bootstrap_servers=FIRST_SERVER,
+        3, topics={"t": 1, "u": 1}, versions={"metadata": (0, 13)}, bootstrap_servers=FIRST_SERVER
     ) as (cluster, clock, producer):
         warm_up(producer)
 
@@ -316,13 +307,9 @@ def forgotten(producer: Producer, topic: str) -> bool:
 
 
 def test_a_topic_without_messages_is_forgotten_and_found_again() -> None:
-    with frozen(2, topics={"once": 3, "t": 1}, delivery_timeout_ms=10**7) as (
-        cluster,
-        clock,
-        producer,
-    ):
-        for partition in range(3):
-            warm_up(producer, topic="once", partition=partition)
+    settings = {"delivery_timeout_ms": 10**7}
+    with frozen(2, topics={"once": 3, "t": 1}, **settings) as (cluster, clock, producer):
+        warm_up(producer, topic="once", partitions=3)
         warm_up(producer)
         use_until(producer, clock, lambda: forgotten(producer, "once"))
         # Its counters stay in the totals.
@@ -376,12 +363,8 @@ def test_a_topic_is_left_while_an_expired_batch_is_still_needed() -> None:
 
     The partition is released while that batch, already retried, waits for its broker.
     """
-    soon: dict[str, Any] = {"reconnect_backoff_max_ms": 1_000}
-    with frozen(2, topics={"u": 1, "t": 2}, delivery_timeout_ms=5_000, **soon) as (
-        cluster,
-        clock,
-        producer,
-    ):
+    settings = {"delivery_timeout_ms": 5_000, "reconnect_backoff_max_ms": 1_000}
+    with frozen(2, topics={"u": 1, "t": 2}, **settings) as (cluster, clock, producer):
         cluster.move_leader("u", 0, 1)
         cluster.move_leader("t", 0, 0)
         warm_up(producer)
@@ -441,11 +424,8 @@ def test_an_answer_after_a_topic_with_a_stray_message_was_forgotten() -> None:
 
 def test_nothing_grows_with_the_number_of_topic_names() -> None:
     topics = {f"topic-{number}": 1 for number in range(40)}
-    with frozen(topics={**topics, "t": 1}, delivery_timeout_ms=1_000_000) as (
-        _cluster,
-        clock,
-        producer,
-    ):
+    settings = {"delivery_timeout_ms": 1_000_000}
+    with frozen(topics={**topics, "t": 1}, **settings) as (_cluster, clock, producer):
         offsets([producer.send(topic, b"value") for topic in topics])
         missing = [producer.send(f"gone-{n}", b"", delivery_timeout_ms=5_000) for n in range(40)]
         let_pass(clock, missing)
@@ -475,23 +455,20 @@ def test_topics_that_were_only_looked_up_are_forgotten() -> None:
 
 
 def test_a_topic_that_is_forgotten_while_a_thread_waits_for_it_is_found_later() -> None:
-    found: list[set[int]] = []
     with frozen(max_block_ms=300_000) as (cluster, clock, producer):
         warm_up(producer)
         metadata = pipeline_of(producer).metadata
-        thread = threading.Thread(target=lambda: found.append(producer.partitions_for("u")))
-        thread.start()
+        asking = Call(lambda: producer.partitions_for("u"))
         until(lambda: "u" in metadata.view.topics and "u" in metadata._refresh._waited_for)
         is_forgotten = threading.Event()
         metadata.forget("u", lambda topic: is_forgotten.set())
         assert is_forgotten.wait(SOON)
         cluster.add_topic("u", 3)
         waits = time.monotonic() + SOON
-        while thread.is_alive() and time.monotonic() < waits:
+        while asking.is_alive() and time.monotonic() < waits:
             clock.jump(0.5)
-            thread.join(0.05)
-        thread.join(SOON)
-        assert found == [{0, 1, 2}]
+            asking.join(0.05)
+        assert asking.outcome() == {0, 1, 2}
 
 
 def test_a_topic_that_was_deleted_is_not_created_again() -> None:
@@ -653,10 +630,8 @@ def test_a_topic_that_is_described_without_partitions_is_as_it_was() -> None:
 
 
 def test_a_partitioner_may_return_a_number_of_numpy_s() -> None:
-    with running(topics={"t": 3}, partitioner=lambda key, every, there: numpy.int64(2)) as (
-        cluster,
-        producer,
-    ):
+    settings = {"partitioner": lambda key, every, there: numpy.int64(2)}
+    with running(topics={"t": 3}, **settings) as (cluster, producer):
         assert offsets([producer.send("t", b"value")]) == [0]
         assert log(cluster, "t", 2) == [b"value"]
 

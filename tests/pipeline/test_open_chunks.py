@@ -131,8 +131,7 @@ def test_they_are_not_taken_for_a_request_that_is_full_without_them() -> None:
         max_request_size=5_000,
         max_in_flight_requests_per_connection=2,
     ) as (cluster, _, producer):
-        for partition in range(30):
-            warm_up(producer, partition=partition)
+        warm_up(producer, partitions=30)
         dispatcher = pipeline_of(producer).dispatcher
         (broker,) = pipeline_of(producer).brokers.all()
         cluster.next("produce", *held)
@@ -165,8 +164,7 @@ def test_the_slices_of_a_chunk_come_to_the_broker_together() -> None:
     """Also that of a partition whose path has failed: the path returns it, after older messages."""
     items: list[Any] = []
     with frozen(topics={"t": 20}, retry_backoff_ms=1_000, **ONE) as (cluster, clock, producer):
-        for partition in range(20):
-            warm_up(producer, partition=partition)
+        warm_up(producer, partitions=20)
         (broker,) = pipeline_of(producer).brokers.all()
         dispatcher = pipeline_of(producer).dispatcher
         cluster.next("produce", Refuse(ErrorCode.NOT_ENOUGH_REPLICAS))

@@ -14,18 +14,7 @@ from pykaproducer.errors import DeliveryError, Status
 from pykaproducer.testing import FakeClock, ScriptedCluster
 from pykaproducer.testing.scripted import ScriptedNetwork
 
-from .helper import (
-    Amend,
-    ended,
-    hold,
-    let_pass,
-    log,
-    numbers,
-    offsets,
-    pipeline_of,
-    send,
-    until,
-)
+from .helper import Amend, ended, hold, let_pass, log, numbers, offsets, pipeline_of, send, until
 
 PARTITIONS = 3
 

@@ -108,10 +108,8 @@ def test_a_request_holds_max_request_size_at_most(
 
 def test_a_batch_that_is_larger_goes_alone() -> None:
     """Larger by the overhead of a batch, which batch_size does not count."""
-    with running(topics={"t": 3}, max_request_size=10_000, batch_size=10_000, **LINGERING) as (
-        cluster,
-        producer,
-    ):
+    settings = {"max_request_size": 10_000, "batch_size": 10_000}
+    with running(topics={"t": 3}, **settings, **LINGERING) as (cluster, producer):
         for partition in range(3):
             send(producer, [bytes(3_317)] * 3, partition=partition)
         until(lambda: rows_at_brokers(producer) == 9)  # flush() sends what has arrived at once
@@ -135,8 +133,7 @@ def test_a_quiet_partition_has_its_turn_beside_busy_ones(idempotent: bool, busy:
         batch_size=10_000,
         max_in_flight_requests_per_connection=1,
     ) as (cluster, _, producer):
-        for partition in range(busy + 1):
-            warm_up(producer, partition=partition)
+        warm_up(producer, partitions=busy + 1)
         before = attempts(cluster)
         held, deliveries = hold(cluster, producer, [bytes(4_000)])
         for partition in range(busy):
@@ -168,8 +165,7 @@ def test_a_request_has_its_time_from_the_answer_before_it(idempotent: bool) -> N
     """A broker or line that needs 20 s for each request; request_timeout_ms is 30 s."""
     held = [Held() for _ in range(2)]
     with frozen(topics={"t": 2}, enable_idempotence=idempotent) as (cluster, clock, producer):
-        for partition in range(2):
-            warm_up(producer, partition=partition)
+        warm_up(producer, partitions=2)
         cluster.next("produce", *held)
         deliveries = []
         for partition in range(2):
@@ -188,8 +184,7 @@ def test_a_silent_broker_loses_its_connection_after_request_timeout_ms() -> None
     """However many requests are in flight, nothing restarts their timeout."""
     held = Held()
     with frozen(topics={"t": 2}) as (cluster, clock, producer):
-        for partition in range(2):
-            warm_up(producer, partition=partition)
+        warm_up(producer, partitions=2)
         cluster.next("produce", held, *[Held()] * 9)
         deliveries = send(producer, [b"1"])
         held.wait_until_held()
@@ -214,8 +209,7 @@ def test_after_a_large_request_was_lost_the_next_ones_are_smaller(idempotent: bo
         clock,
         producer,
     ):
-        for partition in range(8):
-            warm_up(producer, partition=partition)
+        warm_up(producer, partitions=8)
         before = attempts(cluster)
         # The first requests are as small as the stages are fast.
         lost = DropOneAbove(100_000)

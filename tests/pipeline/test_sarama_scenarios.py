@@ -20,7 +20,6 @@ from pykaproducer.testing.scripted import Action, Drop, Mangle, Omit, Refuse, ga
 
 from .helper import (
     FAST,
-    LINGERING,
     SOON,
     Before,
     Frozen,
@@ -29,6 +28,7 @@ from .helper import (
     Told,
     attempts,
     backs_off,
+    batches_of,
     came,
     error_of,
     frozen,
@@ -51,7 +51,7 @@ MOVED = ErrorCode.NOT_LEADER_OR_FOLLOWER
 TEMPORARY = ErrorCode.NOT_ENOUGH_REPLICAS
 
 #: Batches of five, as Flush.Messages=5.
-FIVES: dict[str, Any] = {"batch_max_messages": 5, **LINGERING, **FAST}
+FIVES: dict[str, Any] = batches_of(5)
 
 
 # The producer's own suite
@@ -220,8 +220,7 @@ def test_a_broker_is_replaced_while_four_threads_send() -> None:
 def test_a_partition_that_does_not_send_does_not_hold_on_to_a_dead_broker() -> None:
     """Sarama 17: two partitions, the broker restarts, one sends; then the other; clean close."""
     with running(topics={"t": 2}, retries=1, **FAST) as (cluster, producer):
-        for partition in range(2):
-            warm_up(producer, partition=partition)
+        warm_up(producer, partitions=2)
         cluster.stop(0)
         cluster.start(0)
         assert offsets(send(producer, numbers(5))) == list(range(1, 6))
@@ -231,12 +230,9 @@ def test_a_partition_that_does_not_send_does_not_hold_on_to_a_dead_broker() -> N
 @BOTH
 def test_one_partition_fails_and_its_neighbour_does_not_notice(idempotent: bool) -> None:
     """Sarama 18: the other is delivered; the one succeeds on the same broker, and five after it."""
-    with running(topics={"t": 2}, enable_idempotence=idempotent, retries=1, **FAST) as (
-        cluster,
-        producer,
-    ):
-        for partition in range(2):
-            warm_up(producer, partition=partition)
+    settings = {"enable_idempotence": idempotent, "retries": 1}
+    with running(topics={"t": 2}, **settings, **FAST) as (cluster, producer):
+        warm_up(producer, partitions=2)
         cluster.next("produce", *[Refuse(MOVED, only=[("t", 0)])] * 3)
         both = [send(producer, numbers(5), partition=partition) for partition in range(2)]
         assert offsets(both[0]) == offsets(both[1]) == list(range(1, 6))
@@ -266,10 +262,7 @@ def test_every_other_batch_fails_before_or_behind_the_append() -> None:
 @pytest.mark.parametrize("fault", [Refuse(TEMPORARY), Refuse(MOVED), Drop()], ids=repr)
 def test_exactly_three_requests_in_order(fault: Action, idempotent: bool) -> None:
     """Sarama 48, #2619: batch 0 fails once, then 0, then 1; not 1 before 0."""
-    with running(enable_idempotence=idempotent, batch_max_messages=1, **LINGERING, **FAST) as (
-        cluster,
-        producer,
-    ):
+    with running(enable_idempotence=idempotent, **batches_of(1)) as (cluster, producer):
         warm_up(producer)
         held, (first,) = hold(cluster, producer, [b"0"], then=fault)
         (second,) = send(producer, [b"1"])
@@ -320,8 +313,7 @@ def test_what_came_to_the_old_path_goes_before_what_is_fresh(idempotent: bool) -
     3. Message 1 is retried. Message 3 is sent: its level is lower, so it waits for the chaser.
     """
     with frozen(topics={"t": 2}, enable_idempotence=idempotent) as (cluster, clock, producer):
-        for partition in range(2):
-            warm_up(producer, partition=partition)
+        warm_up(producer, partitions=2)
         cluster.next("produce", Refuse(TEMPORARY))
         deliveries = send(producer, [b"1"])
         came(cluster, "produce", 3)
@@ -529,11 +521,8 @@ def test_a_partition_without_leader_loses_nothing_however_long_it_takes() -> Non
 
 def test_new_partitions_are_used() -> None:
     """#1642: the number of partitions is read again."""
-    with frozen(metadata_max_age_ms=60_000, partitioner="round_robin") as (
-        cluster,
-        clock,
-        producer,
-    ):
+    settings = {"metadata_max_age_ms": 60_000, "partitioner": "round_robin"}
+    with frozen(**settings) as (cluster, clock, producer):
         warm_up(producer)
         with cluster._changed:
             kind = type(cluster._state.topics["t"][0])
@@ -557,15 +546,3 @@ def test_a_burst_of_partitions_that_fail_is_no_burst_of_metadata() -> None:
         deliveries = [send(producer, [b"value"], partition=i)[0] for i in range(3, 200, 2)]
         assert outcomes(deliveries, clock) == [None] * 99
         assert len(cluster.received("metadata")) - asked <= 12
-
-
-def test_settling_never_goes_through_the_user_s_object() -> None:
-    """#2241: the same callback for many messages, called for each with its own outcome."""
-    told = Told()
-    with running(**FIVES) as (cluster, producer):
-        cluster.next("produce", Refuse(TEMPORARY), Drop(appended=True))
-        for value in numbers(50):
-            producer.send("t", value, partition=0, on_delivery=told)
-        producer.flush(SOON)
-        assert told.values == numbers(50)
-        assert told.errors == []

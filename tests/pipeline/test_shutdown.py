@@ -28,9 +28,9 @@ from pykaproducer._pipeline.partition import PartitionWorker
 from pykaproducer._pipeline.reports import Reports
 from pykaproducer._pipeline.retry import RetryHandler
 from pykaproducer._pipeline.topic import TopicWorker
-from pykaproducer.testing import FakeClock, ScriptedCluster
+from pykaproducer.testing import ScriptedCluster
 from pykaproducer.testing.scripted import Drop, Refuse
-from tests._support.threads import threads_left
+from tests._support.threads import Call, threads_left
 
 from .helper import (
     FAST,
@@ -52,16 +52,9 @@ from .helper import (
 )
 
 
-def in_thread(function: Callable[[], object]) -> threading.Thread:
-    thread = threading.Thread(target=function)
-    thread.start()
-    return thread
-
-
-def joined(threads: Iterable[threading.Thread]) -> None:
-    for thread in threads:
-        thread.join(SOON)
-        assert not thread.is_alive(), "it does not return"
+def joined(tasks: Iterable[Call]) -> None:
+    for task in tasks:
+        assert task.outcome() is None
 
 
 # flush()
@@ -105,7 +98,7 @@ def test_flush_is_not_extended_by_what_is_sent_later() -> None:
         cluster.next("produce", later, broker=1)
         first = send(producer, [b"first"])
         before.wait_until_held()
-        thread = in_thread(lambda: producer.flush(17))
+        thread = Call(lambda: producer.flush(17))
         waits_for(clock, 17)
         second = send(producer, [b"second"], partition=1)
         later.wait_until_held()
@@ -120,32 +113,22 @@ def test_flush_is_not_extended_by_what_is_sent_later() -> None:
 def test_flush_ends_with_the_last_deadline() -> None:
     with frozen(delivery_timeout_ms=5_000) as (cluster, clock, producer):
         cluster.stop(0)
-        told: list[BaseException] = []
-
-        def flush() -> None:
-            try:
-                producer.flush()
-            except DeliveryFailures as error:
-                told.append(error)
-
         # No handles are held: flush() reports the failures.
         for value in numbers(3):
             producer.send("t", value)
-        thread = in_thread(flush)
+        flush = Call(producer.flush)
         backs_off(clock)
         clock.jump(5.1)
-        joined([thread])
-        assert "3 messages" in str(told[0])
+        assert isinstance(flush.outcome(), DeliveryFailures)
+        assert "3 messages" in str(flush.outcome())
 
 
 # close()
 
 
 def test_close_delivers_what_lingers_and_leaves_nothing_running() -> None:
-    with running(2, topics={"t": 4}, linger_ms=60_000, batch_max_messages=1000, **FAST) as (
-        cluster,
-        producer,
-    ):
+    settings = {"linger_ms": 60_000, "batch_max_messages": 1000}
+    with running(2, topics={"t": 4}, **settings, **FAST) as (cluster, producer):
         deliveries = [send(producer, [b"value"], partition=i)[0] for i in range(4)]
         producer.close()
         assert all(delivery.done() for delivery in deliveries)
@@ -161,7 +144,7 @@ def test_close_waits_for_retries_and_accepts_nothing_meanwhile() -> None:
         cluster.next("produce", held, Drop(), Refuse(ErrorCode.NOT_ENOUGH_REPLICAS))
         deliveries = send(producer, numbers(10))
         held.wait_until_held()
-        thread = in_thread(producer.close)
+        thread = Call(producer.close)
         refused = None
         while refused is None:
             try:
@@ -242,7 +225,7 @@ def test_several_threads_flush_or_close(call: str) -> None:
         held = Held()
         cluster.next("produce", held)
         deliveries = send(producer, numbers(10))
-        calls = [in_thread(getattr(producer, call)) for _ in range(5)]
+        calls = [Call(getattr(producer, call)) for _ in range(5)]
         held.wait_until_held()
         held.release()
         joined(calls)
@@ -254,7 +237,7 @@ def test_several_threads_flush_or_close(call: str) -> None:
 def test_of_several_closes_the_most_impatient_decides() -> None:
     with running(**FAST) as (cluster, producer):
         _, deliveries = hold(cluster, producer, numbers(10))
-        patient = [in_thread(producer.close) for _ in range(3)]
+        patient = [Call(producer.close) for _ in range(3)]
         producer.abort()
         joined(patient)
         assert {type(error_of(delivery)) for delivery in deliveries} == {AbortedError}
@@ -280,7 +263,7 @@ def test_sends_that_race_a_close_are_refused_or_settled() -> None:
                 except ProducerClosedError:
                     pass
 
-            senders = [in_thread(work) for _ in range(3)]
+            senders = [Call(work) for _ in range(3)]
             begun.wait(SOON)
             producer.close()
             joined(senders)
@@ -293,25 +276,14 @@ def test_sends_that_race_a_close_are_refused_or_settled() -> None:
 
 def test_a_send_that_waits_for_space_learns_that_the_producer_closes() -> None:
     """It raises at once, although the messages that fill the buffer are still in flight."""
-    clock = FakeClock()
-    with ScriptedCluster(topics={"t": 1}) as cluster:
-        producer = cluster.producer(clock=clock, buffer_memory=50_000, max_block_ms=60_000)
+    with frozen(buffer_memory=50_000, max_block_ms=60_000) as (cluster, clock, producer):
         held, accepted = hold(cluster, producer, [b"first"])
         while producer._budget.fits(1_200):
             accepted += send(producer, [bytes(1_000)])
-        refused: list[ProducerClosedError] = []
-
-        def wait_for_space() -> None:
-            try:
-                producer.send("t", bytes(1_000))
-            except ProducerClosedError as error:
-                refused.append(error)
-
-        waiting = in_thread(wait_for_space)
+        waiting = Call(lambda: producer.send("t", bytes(1_000)))
         waits_for(clock, 60)
-        closing = in_thread(producer.close)
-        joined([waiting])
-        assert len(refused) == 1
+        closing = Call(producer.close)
+        assert isinstance(waiting.outcome(), ProducerClosedError)
         assert not accepted[0].done()
         held.release()
         joined([closing])
@@ -401,6 +373,10 @@ class BugError(Exception):
     """A bug of the library."""
 
 
+def die(*_: Any) -> None:
+    raise BugError("a bug")
+
+
 STAGES: list[Any] = [
     Dispatcher,
     TopicWorker,
@@ -418,9 +394,6 @@ def test_a_stage_that_dies_settles_everything_and_breaks_the_producer(
     stage: Any, method: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.ERROR, logger="pykaproducer")
-
-    def die(*_: Any) -> None:
-        raise BugError("a bug")
 
     with running(2, topics={"t": 2}, **FAST) as (cluster, producer):
         warm_up(producer)
@@ -461,9 +434,6 @@ def with_failures(flush: Callable[[], object]) -> None:
 def test_when_what_calls_back_dies_outcomes_stand_and_nobody_hangs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def die(*_: Any) -> None:
-        raise BugError("a bug")
-
     with running(**FAST) as (_, producer):
         warm_up(producer)
         monkeypatch.setattr(Reports, "handle", die)
@@ -482,10 +452,7 @@ def test_a_flush_that_waits_when_a_stage_dies_ends(monkeypatch: pytest.MonkeyPat
         held, (delivery,) = hold(
             cluster, producer, [b"value"], then=Refuse(ErrorCode.NOT_ENOUGH_REPLICAS)
         )
-        waiting = [in_thread(lambda: with_failures(producer.flush)) for _ in range(3)]
-
-        def die(*_: Any) -> None:
-            raise BugError("a bug")
+        waiting = [Call(lambda: with_failures(producer.flush)) for _ in range(3)]
 
         monkeypatch.setattr(RetryHandler, "handle", die)
         held.release()
@@ -495,13 +462,11 @@ def test_a_flush_that_waits_when_a_stage_dies_ends(monkeypatch: pytest.MonkeyPat
 
 
 def test_the_time_of_a_close_is_counted_by_the_producer_s_clock() -> None:
-    clock = FakeClock()
-    with ScriptedCluster(topics={"t": 1}) as cluster:
+    with frozen() as (cluster, clock, producer):
         cluster.stop(0)
-        producer = cluster.producer(clock=clock)
         (delivery,) = send(producer, [b"value"])
         backs_off(clock)
-        thread = in_thread(lambda: producer.close(0.7))
+        thread = Call(lambda: producer.close(0.7))
         waits_for(clock, 0.7)
         clock.jump(0.6)
         assert not delivery.done()
@@ -515,13 +480,11 @@ def test_the_time_of_a_close_is_counted_by_the_producer_s_clock() -> None:
 
 
 def test_closing_while_it_backs_off_and_the_broker_comes_back() -> None:
-    clock = FakeClock()
-    with ScriptedCluster(topics={"t": 1}) as cluster:
+    with frozen() as (cluster, clock, producer):
         cluster.stop(0)
-        producer = cluster.producer(clock=clock)
         deliveries = send(producer, numbers(10))
         backs_off(clock)
-        thread = in_thread(producer.close)
+        thread = Call(producer.close)
         cluster.start(0)
         let_pass(clock, deliveries)
         joined([thread])

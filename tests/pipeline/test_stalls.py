@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pykaproducer import Delivery, DeliveryTimeoutError
+from pykaproducer import DeliveryTimeoutError
 from pykaproducer._errors.codes import ErrorCode
 from pykaproducer.testing import FakeClock, ScriptedCluster
 from pykaproducer.testing.scripted import Refuse
@@ -48,27 +48,25 @@ class Stall:
 
 
 def test_a_stalled_partitioner_holds_up_its_topic_only() -> None:
-    clock = FakeClock()
-    with Stall() as stall, ScriptedCluster(topics={"t": 1, "slow": 1}) as cluster:
+    def partitioner(key: bytes | None, everything: list[int], available: list[int]) -> int:
+        if key == b"stall":
+            stall()
+        return 0
 
-        def partitioner(key: bytes | None, everything: list[int], available: list[int]) -> int:
-            if key == b"stall":
-                stall()
-            return 0
-
-        settings: dict[str, Any] = {"partitioner": partitioner, "delivery_timeout_ms": 5_000}
-        with ended(cluster.producer(clock=clock, **settings)) as producer:
-            offsets([producer.send("t", b"1"), producer.send("slow", b"1")])
-            stuck = [producer.send("slow", b"2", key=b"stall")]
-            assert stall.reached.wait(SOON)
-            stuck.append(producer.send("slow", b"3"))
-            assert offsets([producer.send("t", b"2")]) == [1]
-            clock.jump(5.1)
-            assert all(isinstance(error_of(each), DeliveryTimeoutError) for each in stuck)
-            assert offsets([producer.send("t", b"3")]) == [2]
-            with stall:
-                pass
-            assert offsets([producer.send("slow", b"4")]) == [1]
+    settings: dict[str, Any] = {"partitioner": partitioner, "delivery_timeout_ms": 5_000}
+    topics = {"t": 1, "slow": 1}
+    with Stall() as stall, frozen(topics=topics, **settings) as (_, clock, producer):
+        offsets([producer.send("t", b"1"), producer.send("slow", b"1")])
+        stuck = [producer.send("slow", b"2", key=b"stall")]
+        assert stall.reached.wait(SOON)
+        stuck.append(producer.send("slow", b"3"))
+        assert offsets([producer.send("t", b"2")]) == [1]
+        clock.jump(5.1)
+        assert all(isinstance(error_of(each), DeliveryTimeoutError) for each in stuck)
+        assert offsets([producer.send("t", b"3")]) == [2]
+        with stall:
+            pass
+        assert offsets([producer.send("slow", b"4")]) == [1]
 
 
 def test_a_stalled_resolver_holds_up_its_broker_only(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,21 +93,15 @@ def test_a_stalled_resolver_holds_up_its_broker_only(monkeypatch: pytest.MonkeyP
 
 
 def test_a_stalled_callback_holds_up_no_outcome() -> None:
-    clock = FakeClock()
-    with Stall() as stall, ScriptedCluster(topics={"t": 1}) as cluster:
-
-        def report(error: BaseException | None, delivery: Delivery) -> None:
-            stall()
-
-        with ended(cluster.producer(clock=clock, delivery_timeout_ms=5_000)) as producer:
-            producer.send("t", b"1", on_delivery=report)
-            assert stall.reached.wait(SOON)
-            deliveries = [producer.send("t", b"2"), producer.send("nowhere", b"3")]
-            assert deliveries[0].result(SOON).offset == 1
-            clock.jump(5.1)
-            assert isinstance(deliveries[1].exception(SOON), DeliveryTimeoutError)
-            with stall:
-                pass
+    with Stall() as stall, frozen(delivery_timeout_ms=5_000) as (_, clock, producer):
+        producer.send("t", b"1", on_delivery=lambda *_: stall())
+        assert stall.reached.wait(SOON)
+        deliveries = [producer.send("t", b"2"), producer.send("nowhere", b"3")]
+        assert deliveries[0].result(SOON).offset == 1
+        clock.jump(5.1)
+        assert isinstance(deliveries[1].exception(SOON), DeliveryTimeoutError)
+        with stall:
+            pass
 
 
 # Time
@@ -120,8 +112,7 @@ def test_a_jump_of_an_hour_ends_nothing_but_what_is_late(idempotent: bool) -> No
     """As after a SIGSTOP, or a suspended machine: every timeout has passed at once."""
     told, held = Told(), Held()
     with frozen(topics={"t": 2}, enable_idempotence=idempotent) as (cluster, clock, producer):
-        for partition in range(2):
-            warm_up(producer, partition=partition)
+        warm_up(producer, partitions=2)
         cluster.next("produce", held, Refuse(ErrorCode.NOT_ENOUGH_REPLICAS))
         in_flight = producer.send("t", b"in flight", partition=0, on_delivery=told)
         held.wait_until_held()

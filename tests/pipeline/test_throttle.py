@@ -92,8 +92,7 @@ def test_the_throttle_ends_while_the_connection_is_closed_for_being_idle() -> No
 
 def test_another_broker_is_not_held_up() -> None:
     with frozen(2, topics={"t": 2}) as (cluster, clock, producer):
-        for partition in (0, 1):
-            warm_up(producer, partition=partition)
+        warm_up(producer, partitions=2)
         cluster.next("produce", throttled(60_000), broker=0)
         offsets(send(producer, [b"1"], partition=0))
         waits = send(producer, [b"2"], partition=0)

@@ -17,6 +17,7 @@ from pykaproducer._process.closing import ROUNDS, Handover
 from pykaproducer._process.lifecycle import live_producers
 from pykaproducer.testing import FakeClock, ScriptedCluster
 from pykaproducer.testing.scripted import Refuse
+from tests._support.threads import Call
 
 from .helper import (
     FAST,
@@ -343,23 +344,15 @@ def test_a_block_of_a_callback_is_taken_too() -> None:
 
 
 def test_other_threads_may_not_send() -> None:
-    refused: list[BaseException] = []
-
-    def elsewhere() -> None:
-        try:
-            producer.send("t", b"value")
-        except ProducerClosedError as error:
-            refused.append(error)
+    outcomes: list[object] = []
 
     def report(error: BaseException | None, delivery: Delivery) -> None:
-        thread = threading.Thread(target=elsewhere)
-        thread.start()
-        thread.join()
+        outcomes.append(Call(lambda: producer.send("t", b"value")).outcome())
 
     with ScriptedCluster(topics={"t": 1}) as cluster:
         with cluster.producer(linger_ms=60_000, **FAST) as producer:
             producer.send("t", b"value", on_delivery=report)
-        assert len(refused) == 1
+        assert [type(outcome) for outcome in outcomes] == [ProducerClosedError]
         assert log(cluster) == [b"value"]
 
 
@@ -399,14 +392,12 @@ def test_a_callback_that_always_sends_ends_with_closes_time(errors: Errors) -> N
         producer = cluster.producer(clock=clock, delivery_timeout_ms=5_000)
         cluster.stop(0)
         producer.send("t", b"value", on_delivery=again, delivery_timeout_ms=1_000)
-        closing = threading.Thread(target=producer.close)
-        closing.start()
+        closing = Call(producer.close)
         waits_for(clock, 2)
         clock.jump(1.1)
         waits_for(clock, 3.9)
         clock.jump(3.9)
-        closing.join(SOON)
-        assert not closing.is_alive()
+        assert closing.outcome() is None
     assert [type(error).__name__ for error in seen] == ["DeliveryTimeoutError", "AbortedError"]
     assert "callbacks continued to send" in str(seen[1])
     # The callback raises because its send() is rejected.

@@ -19,6 +19,7 @@ from pykaproducer._pipeline.buffer_space import BufferSpaceWaiters
 from pykaproducer._pipeline.retry import RetryHandler, RetryHandlerCollaborators, RetryItems
 from pykaproducer.testing import FakeClock, ScriptedCluster
 from pykaproducer.testing.scripted import Drop, Refuse
+from tests._support.threads import Call
 
 from .helper import (
     FAST,
@@ -115,10 +116,7 @@ def test_send_does_not_wait_while_metadata_does() -> None:
 
 
 def test_topics_without_metadata_do_not_hold_up_others() -> None:
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        ended(cluster.producer(**FAST)) as producer,
-    ):
+    with ScriptedCluster(topics={"t": 1}) as cluster, ended(cluster.producer(**FAST)) as producer:
         unknown = [producer.send(f"unknown-{i}", b"value") for i in range(500)]
         assert offsets(send(producer, numbers(100))) == list(range(100))
         assert not any(delivery.done() for delivery in unknown)
@@ -148,12 +146,9 @@ def test_a_broker_that_is_silent_does_not_hold_up_others() -> None:
 
 
 @BOTH
-def test_a_partition_that_is_refused_does_not_hold_up_its_broker_s_others(
-    idempotent: bool,
-) -> None:
+def test_a_partition_that_is_refused_does_not_hold_up_its_broker_s_others(idempotent: bool) -> None:
     with frozen(topics={"t": 2}, enable_idempotence=idempotent) as (cluster, clock, producer):
-        for partition in range(2):
-            warm_up(producer, partition=partition)
+        warm_up(producer, partitions=2)
         code = ErrorCode.NOT_ENOUGH_REPLICAS
         cluster.next("produce", *[Refuse(code, only=[("t", 1)])] * 50)
         stuck = send(producer, numbers(3), partition=1)
@@ -167,21 +162,12 @@ def test_a_partition_that_is_refused_does_not_hold_up_its_broker_s_others(
 
 def test_partitions_for_is_bounded() -> None:
     with frozen(topics={}, max_block_ms=5_000) as (cluster, clock, producer):
-        raised: list[BaseException] = []
-
-        def ask() -> None:
-            try:
-                producer.partitions_for("t")
-            except KafkaTimeoutError as error:
-                raised.append(error)
-
-        thread = threading.Thread(target=ask)
-        thread.start()
+        asking = Call(lambda: producer.partitions_for("t"))
         came(cluster, "metadata", 1)
         backs_off(clock)
         clock.jump(5.1)
-        thread.join(SOON)
-        assert "UNKNOWN_TOPIC_OR_PARTITION" in str(raised[0])
+        assert isinstance(asking.outcome(), KafkaTimeoutError)
+        assert "UNKNOWN_TOPIC_OR_PARTITION" in str(asking.outcome())
 
 
 # Deadlines: none is missed and none is early, wherever the message waits
@@ -323,8 +309,7 @@ def test_an_answer_behind_the_deadline_changes_nothing() -> None:
 def test_an_expiry_in_one_partition_leaves_the_others_alone() -> None:
     """No other partition is renumbered (the fault that duplicated messages elsewhere)."""
     with frozen(2, topics={"t": 2}) as (cluster, clock, producer):
-        for partition in range(2):
-            warm_up(producer, partition=partition)
+        warm_up(producer, partitions=2)
         stuck = Held(then=Drop(appended=True))
         cluster.next("produce", stuck, broker=1)
         cluster.next("produce", Held(), broker=0)
@@ -473,10 +458,8 @@ def test_a_full_batch_does_not_linger(limit: dict[str, Any], payload: bytes, oth
 
 
 def test_batch_max_messages_holds_for_what_goes_round_again() -> None:
-    with running(enable_idempotence=False, batch_max_messages=3, linger_ms=60_000, **FAST) as (
-        cluster,
-        producer,
-    ):
+    settings = {"enable_idempotence": False, "batch_max_messages": 3, "linger_ms": 60_000}
+    with running(**settings, **FAST) as (cluster, producer):
         cluster.next("produce", *[Refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER)] * 3)
         assert offsets(send(producer, numbers(30))) == list(range(30))
         assert max(len(batch.values) for batch in sent(cluster)) == 3
@@ -491,16 +474,9 @@ SMALL_BUFFER: dict[str, Any] = {"buffer_memory": 200_000, **LINGERING}
 def test_nothing_lingers_while_a_send_waits_for_space() -> None:
     """Time stands still, so a lingering batch would linger forever."""
     with frozen(2, topics={"t": 50}, **SMALL_BUFFER) as (_, _, producer):
-        deliveries: list[Delivery] = []
-
-        def work() -> None:
-            for number in range(1000):
-                deliveries.append(producer.send("t", bytes(1_000), partition=number % 50))
-
-        sender = threading.Thread(target=work)
-        sender.start()
-        sender.join(SOON)
-        assert not sender.is_alive()
+        partitions = [*range(50)] * 20
+        sender = Call(lambda: [producer.send("t", bytes(1_000), partition=n) for n in partitions])
+        deliveries = sender.outcome()
         producer.flush(SOON)  # the last ones linger
         offsets(deliveries)
 
@@ -523,11 +499,9 @@ def test_what_lingers_already_goes_when_a_send_begins_to_wait_for_space(place: s
             return in_chunk or bool(list(broker.held_items()))
 
         until(has_it)
-        sender = threading.Thread(target=producer.send, args=("t", bytes(199_500)))
-        sender.start()
+        sender = Call(lambda: producer.send("t", bytes(199_500)))
         offsets([lingering])
-        sender.join(SOON)
-        assert not sender.is_alive()
+        assert isinstance(sender.outcome(), Delivery)
 
 
 def test_nothing_lingers_while_a_send_finds_no_space() -> None:

@@ -28,6 +28,7 @@ from pykaproducer import (
 from pykaproducer._errors.codes import ErrorCode
 from pykaproducer.testing import FakeClock, ScriptedCluster
 from pykaproducer.testing.scripted import Exchange, Hold, Refuse
+from tests._support.threads import Call
 
 SOON = 30
 NOW_MS = 1_700_000_000_000
@@ -109,25 +110,6 @@ def desk() -> Iterator[Desk]:
         made.close()
 
 
-class Waiter(threading.Thread):
-    """A thread that makes a blocking call."""
-
-    def __init__(self, call: Callable[[], Any]) -> None:
-        super().__init__()
-        self.call = call
-        self.start()
-
-    def run(self) -> None:
-        try:
-            self.outcome: Any = self.call()
-        except Exception as error:  # the test checks it
-            self.outcome = error
-
-    def ended_with(self) -> Any:
-        self.join()
-        return self.outcome
-
-
 # Attributes -------------------------------------------------------------------------------------
 
 
@@ -205,12 +187,6 @@ def test_without_acks_nobody_has_confirmed_it(desk: Desk) -> None:
     assert (delivery.offset, delivery.status) == (-1, Status.POSSIBLY_PERSISTED)
     assert delivery.succeeded()
     assert repr(delivery) == "<Delivery events[1] offset -1>"
-
-
-def test_a_duplicate_is_delivered_at_an_offset_that_nobody_told(desk: Desk) -> None:
-    desk.cluster.next("produce", Refuse(ErrorCode.DUPLICATE_SEQUENCE_NUMBER, appended=True))
-    delivery = desk.delivered()
-    assert (delivery.offset, delivery.status) == (-1, Status.PERSISTED)
 
 
 def test_nothing_shows_the_payload(desk: Desk) -> None:
@@ -313,10 +289,10 @@ def test_without_time_it_does_not_wait(desk: Desk, timeout: float) -> None:
 )
 def test_a_wait_ends_at_its_timeout(desk: Desk, method: str, error: type[Exception]) -> None:
     with desk.under_way() as delivery:
-        waiter = Waiter(lambda: getattr(delivery, method)(timeout=5))
+        waiter = Call(lambda: getattr(delivery, method)(timeout=5))
         assert desk.clock.waits.wait(SOON)
         desk.clock.jump(5)
-        assert isinstance(waiter.ended_with(), error)
+        assert isinstance(waiter.outcome(), error)
         assert not delivery.done()
     assert delivery.result().offset == 0
 
@@ -324,25 +300,25 @@ def test_a_wait_ends_at_its_timeout(desk: Desk, method: str, error: type[Excepti
 def test_a_wait_does_not_end_before_its_timeout(desk: Desk) -> None:
     began = desk.clock.monotonic()
     with desk.under_way() as delivery:
-        waiter = Waiter(lambda: delivery.result(5))
+        waiter = Call(lambda: delivery.result(5))
         assert desk.clock.waits.wait(SOON)
         assert desk.clock.until == began + 5
         desk.clock.jump(4.999)
-    assert waiter.ended_with() == delivery.result()
+    assert waiter.outcome() == delivery.result()
 
 
 def test_everybody_who_waits_is_told(desk: Desk) -> None:
     with desk.under_way() as delivery:
-        waiters = [Waiter(delivery.result) for _ in range(3)]
-        waiters += [Waiter(lambda: delivery.result(SOON)) for _ in range(3)]
-    assert [waiter.ended_with() for waiter in waiters] == [delivery.result()] * 6
+        waiters = [Call(delivery.result) for _ in range(3)]
+        waiters += [Call(lambda: delivery.result(SOON)) for _ in range(3)]
+    assert [waiter.outcome() for waiter in waiters] == [delivery.result()] * 6
 
 
 def test_a_wait_for_a_message_that_expires(desk: Desk) -> None:
     with desk.under_way() as delivery:
-        waiter = Waiter(delivery.result)
+        waiter = Call(delivery.result)
         desk.clock.jump(TIMEOUT_MS / 1000 + 1)
-        error = waiter.ended_with()
+        error = waiter.outcome()
     assert isinstance(error, DeliveryTimeoutError)
     assert delivery.status is Status.POSSIBLY_PERSISTED
     assert delivery.error == error
@@ -435,8 +411,8 @@ def test_a_loop_that_is_closed_before_the_outcome_comes_harms_nothing(desk: Desk
 
         loop.run_until_complete(begin())
         loop.close()
-        waiter = Waiter(delivery.result)
-    assert waiter.ended_with() == delivery.result()
+        waiter = Call(delivery.result)
+    assert waiter.outcome() == delivery.result()
     awaiting.close()
 
 

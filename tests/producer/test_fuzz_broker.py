@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import socket
+import socketserver
 import threading
 from collections.abc import Callable, Iterator
 
@@ -29,6 +29,7 @@ from pykaproducer.testing.scripted import (
     proceed,
 )
 from tests._support.fuzz import tries
+from tests._support.threads import Call
 
 #: By then each message has its outcome, however slow the machine is (seconds).
 PATIENCE = 60
@@ -169,57 +170,29 @@ def test_any_answers(script: dict[str, list[Action]], idempotent: bool) -> None:
 # Bytes that are not an answer ---------------------------------------------------------------------
 
 
-class Babbler:
-    """A server that sends one of the given pieces to each client, whatever the request is."""
-
-    def __init__(self, pieces: list[tuple[bytes, bool]]) -> None:
-        self._pieces = itertools.chain(pieces, itertools.repeat((b"", True)))
-        self._server = socket.create_server(("127.0.0.1", 0))
-        self.address = f"127.0.0.1:{self._server.getsockname()[1]}"
-        self._open: list[socket.socket] = []
-        self._threads = [threading.Thread(target=self._accept)]
-        self._threads[0].start()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._server.accept()
-            except OSError:
-                return
-            self._open.append(connection)
-            thread = threading.Thread(target=self._talk, args=(connection,))
-            self._threads.append(thread)
-            thread.start()
-
-    def _talk(self, connection: socket.socket) -> None:
-        with connection, contextlib.suppress(OSError):
-            while request := connection.recv(65536):
-                answer, ends = next(self._pieces)
-                # The number of the request, so that some pieces are accepted as an answer.
-                connection.sendall(answer.replace(b"#", request[8:12]))
-                if ends:
-                    return
-
-    def close(self) -> None:
-        """End the server and its threads."""
-        self._server.shutdown(socket.SHUT_RDWR)
-        self._threads[0].join(PATIENCE)
-        self._server.close()
-        for connection in self._open:
-            with contextlib.suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
-        for thread in self._threads[1:]:
-            thread.join(PATIENCE)
-
-
 @contextlib.contextmanager
 def babbler(pieces: list[tuple[bytes, bool]]) -> Iterator[str]:
-    """Yield the address of a Babbler."""
-    server = Babbler(pieces)
-    try:
-        yield server.address
-    finally:
-        server.close()
+    """Yield the address of a server that answers each request with the next of *pieces*."""
+    left = itertools.chain(pieces, itertools.repeat((b"", True)))
+
+    class Talk(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with contextlib.suppress(OSError):
+                while request := self.request.recv(65536):
+                    answer, ends = next(left)
+                    # The number of the request, so that some pieces are accepted as an answer.
+                    self.request.sendall(answer.replace(b"#", request[8:12]))
+                    if ends:
+                        return
+
+    # At the end it waits for the threads of its connections, which their client has closed.
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Talk) as server:
+        serving = Call(lambda: server.serve_forever(poll_interval=0.01))
+        try:
+            yield f"127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            serving.outcome()
 
 
 words = st.one_of(

@@ -15,7 +15,7 @@ from pykaproducer.errors import ConfigurationError
 from pykaproducer.interceptors import Interceptor, ProducerRecord
 from pykaproducer.testing import ScriptedCluster
 from pykaproducer.testing.scripted import Refuse
-from tests.pipeline.helper import SOON, ended
+from tests.pipeline.helper import SOON, ended, pipeline_of, running
 
 Acknowledged = tuple[RecordMetadata, BaseException | None, ProducerRecord]
 
@@ -50,10 +50,7 @@ class Watching(Interceptor):
 
 def test_one_sees_a_message_and_its_outcome() -> None:
     watching = Watching()
-    with (
-        ScriptedCluster(topics={"t": 2}) as cluster,
-        cluster.producer(client_id="me", interceptors=[watching]) as producer,
-    ):
+    with running(topics={"t": 2}, client_id="me", interceptors=[watching]) as (_, producer):
         producer.send("t", b"value", b"key", [("h", b"1")], 1, 1234)
         producer.flush(SOON)
         assert watching.closed == 0
@@ -72,9 +69,8 @@ def test_one_sees_a_message_and_its_outcome() -> None:
 def test_each_changes_what_the_one_before_it_made() -> None:
     first = Watching(lambda record: record.replace(value=record.value + b"1"))
     second = Watching(lambda record: record.replace(value=record.value + b"2", topic="u"))
-    with ScriptedCluster(topics={"t": 1, "u": 1}) as cluster:
-        with cluster.producer(interceptors=[first, second]) as producer:
-            assert producer.send("t", b"0").result(SOON).topic == "u"
+    with running(topics={"t": 1, "u": 1}, interceptors=[first, second]) as (cluster, producer):
+        assert producer.send("t", b"0").result(SOON).topic == "u"
         assert [record.value for record in cluster.log("u")] == [b"012"]
         assert cluster.log("t") == []
     assert second.sent[0].value == b"01"
@@ -82,10 +78,9 @@ def test_each_changes_what_the_one_before_it_made() -> None:
 
 def test_before_the_serializers() -> None:
     watching = Watching(lambda record: record.replace(value=record.value * 2))
-    with ScriptedCluster(topics={"t": 1}) as cluster:
-        settings: dict[str, Any] = {"value_serializer": lambda value: str(value).encode()}
-        with cluster.producer(interceptors=[watching], **settings) as producer:
-            producer.send("t", 21).result(SOON)
+    settings: dict[str, Any] = {"value_serializer": lambda value: str(value).encode()}
+    with running(interceptors=[watching], **settings) as (cluster, producer):
+        producer.send("t", 21).result(SOON)
         assert [record.value for record in cluster.log("t")] == [b"42"]
 
 
@@ -97,10 +92,7 @@ def test_a_context_goes_along() -> None:
 
     watching = Watching(begin)
     anew = Watching(lambda record: ProducerRecord(record.topic, b"anew"))
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(interceptors=[watching, anew]) as producer,
-    ):
+    with running(interceptors=[watching, anew]) as (_, producer):
         for number in range(3):
             producer.send("t", b"%d" % number)
     spans = [record.context["span"] for _, _, record in watching.acknowledged]
@@ -120,10 +112,9 @@ def test_one_that_raises_harms_nothing(caplog: pytest.LogCaptureFixture) -> None
             raise KeyError("at the end")
 
     after = Watching()
-    with ScriptedCluster(topics={"t": 1}) as cluster:
-        with cluster.producer(interceptors=[Broken, after]) as producer:
-            assert producer.send("t", b"value").result(SOON).offset == 0
-            producer.flush(SOON)
+    with running(interceptors=[Broken, after]) as (cluster, producer):
+        assert producer.send("t", b"value").result(SOON).offset == 0
+        producer.flush(SOON)
         assert [record.value for record in cluster.log("t")] == [b"value"]
     assert len(after.acknowledged) == after.closed == 1
     told = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
@@ -136,10 +127,7 @@ def test_one_that_returns_something_else(caplog: pytest.LogCaptureFixture) -> No
         def on_send(self, record: ProducerRecord) -> str:
             return "a text"
 
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(interceptors=[Wrong()]) as producer,
-    ):
+    with running(interceptors=[Wrong()]) as (_, producer):
         assert producer.send("t", b"value").result(SOON).offset == 0
     assert "on_send()" in caplog.text
 
@@ -179,10 +167,7 @@ def test_a_message_that_send_refuses() -> None:
 
 def test_callbacks_and_futures_are_as_without() -> None:
     told: list[Any] = []
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(interceptors=[Watching()]) as producer,
-    ):
+    with running(interceptors=[Watching()]) as (_, producer):
         delivery = producer.send("t", b"1", on_delivery=lambda *both: told.append(both))
         assert delivery.result(SOON).offset == 0
         producer.flush(SOON)
@@ -191,11 +176,10 @@ def test_callbacks_and_futures_are_as_without() -> None:
 
 def test_send_many_row_by_row() -> None:
     watching = Watching(lambda record: record.replace(value=record.value + b"!"))
-    with ScriptedCluster(topics={"t": 1}) as cluster:
-        with cluster.producer(interceptors=[watching]) as producer:
-            block = producer.send_many("t", [b"1", b"2", b"3"], keys=[b"k", None, b"l"])
-            assert block.result(SOON).rows == 3
-            producer.flush(SOON)
+    with running(interceptors=[watching]) as (cluster, producer):
+        block = producer.send_many("t", [b"1", b"2", b"3"], keys=[b"k", None, b"l"])
+        assert block.result(SOON).rows == 3
+        producer.flush(SOON)
         found = [(record.key, record.value) for record in cluster.log("t")]
         assert found == [(b"k", b"1!"), (None, b"2!"), (b"l", b"3!")]
     assert [record.key for record in watching.sent] == [b"k", None, b"l"]
@@ -206,20 +190,16 @@ def test_send_many_row_by_row() -> None:
 def test_send_many_with_numpy() -> None:
     numpy = pytest.importorskip("numpy")
     watching = Watching()
-    with ScriptedCluster(topics={"t": 2}) as cluster:
-        with cluster.producer(interceptors=[watching]) as producer:
-            values, partitions = numpy.array([b"1", b"22"]), numpy.array([1, 0])
-            producer.send_many("t", values, partitions=partitions).result(SOON)
+    with running(topics={"t": 2}, interceptors=[watching]) as (cluster, producer):
+        values, partitions = numpy.array([b"1", b"22"]), numpy.array([1, 0])
+        producer.send_many("t", values, partitions=partitions).result(SOON)
         assert [record.value for record in cluster.log("t", 1)] == [b"1"]
     assert [(record.value, record.partition) for record in watching.sent] == [(b"1", 1), (b"22", 0)]
 
 
 def test_send_many_that_is_refused() -> None:
     watching = Watching()
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(interceptors=[watching]) as producer,
-    ):
+    with running(interceptors=[watching]) as (_, producer):
         with pytest.raises(TypeError):
             producer.send_many("t", [b"1", 2])
         with pytest.raises(ValueError, match="length"):
@@ -229,8 +209,7 @@ def test_send_many_that_is_refused() -> None:
 
 def test_send_arrow_is_refused() -> None:
     with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(interceptors=[Watching()]) as producer,
+        running(interceptors=[Watching()]) as (_, producer),
         pytest.raises(ValueError, match="interceptors is set"),
     ):
         producer.send_arrow(object(), "t")
@@ -261,13 +240,9 @@ def test_an_interrupt_behind_the_append_does_not_hide_the_outcome(
     3. The message is delivered all the same; the interceptor must be notified of that, and once.
     """
     watching = Watching()
-    with (
-        ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(interceptors=[watching]) as producer,
-    ):
+    with running(interceptors=[watching]) as (cluster, producer):
         producer.send("t", b"first").result(SOON)
-        assert producer._pipeline is not None
-        dispatcher = producer._pipeline.dispatcher
+        dispatcher = pipeline_of(producer).dispatcher
         put = dispatcher.put
         strikes = iter([KeyboardInterrupt()])
 

@@ -1,4 +1,4 @@
-"""The partition of a message: by name, and by a user's function."""
+"""The partition of a message: by name, by a user's function, and beside a slow broker."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from pykaproducer._kernel import CRC32, FNV1A, MURMUR2, partition_for
 from pykaproducer.testing import ScriptedCluster
 from tests._support.peers import KAFKA_PYTHON
 from tests.kernel.helper import TOPIC, Door
+from tests.pipeline.helper import Held, frozen, offsets, send
 
 SOON = 30
 
@@ -327,3 +328,26 @@ def test_a_partition_that_the_topic_does_not_have(
     assert isinstance(error, PartitionerError)
     assert "there is no partition 4; the topic has partitions 0 to 3" in str(error)
     assert error.status is Status.NOT_PERSISTED
+
+
+# A broker that is slow for a while (KIP-794) ----------------------------------------------------
+
+
+@pytest.mark.parametrize("adaptive", [True, False])
+def test_a_partition_with_a_long_queue_gets_fewer(adaptive: bool) -> None:
+    held, rounds = Held(), 300
+    settings = {"partitioner_adaptive_partitioning_enable": adaptive, "batch_size": 1000}
+    with frozen(2, {"t": 2}, partitioner="sticky", **settings) as (cluster, clock, producer):
+        cluster.next("produce", held, broker=1)
+        slow = send(producer, [b"x" * 900] * 50, partition=1)
+        held.wait_until_held()
+        sent = []
+        for _ in range(rounds):
+            sent.append(producer.send("t", b"y" * 900))
+            # Once this is delivered, the message before it has its partition.
+            offsets(send(producer, [b""], partition=0))
+            clock.jump(0.02)
+        held.release()
+        offsets([*slow, *sent])
+        to_slow = sum(delivery.partition == 1 for delivery in sent)
+        assert to_slow < rounds // 5 if adaptive else to_slow > rounds // 3

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import queue
 import subprocess
 import sys
 import textwrap
@@ -30,7 +29,7 @@ from pykaproducer import (
 )
 from pykaproducer.testing import ScriptedCluster
 from tests._support.logs import told_by_log
-from tests._support.threads import threads_left
+from tests._support.threads import Call, threads_left
 from tests.producer.test_producer import SOON, StillProducer
 
 # buffer_memory
@@ -188,11 +187,7 @@ def test_a_callback_that_would_wait_for_itself_is_told_so(refusing: str) -> None
     async def wait_for(delivery: Delivery) -> Any:
         return await delivery
 
-    producer = Producer(
-        bootstrap_servers=refusing,
-        buffer_memory=100_000,
-        client_id="callbacks",
-    )
+    producer = Producer(bootstrap_servers=refusing, buffer_memory=100_000, client_id="callbacks")
     producer.send("events", b"value", on_delivery=report, delivery_timeout_ms=1)
     assert called.wait(SOON)
     producer.close(0)
@@ -234,21 +229,11 @@ def test_a_partitioner_that_would_wait_for_its_own_thread_is_told_so(refusing: s
 
 def test_who_waits_for_metadata_learns_that_the_producer_is_closed(refusing: str) -> None:
     producer = Producer(bootstrap_servers=refusing)
-    raised: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
-
-    def ask() -> None:
-        try:
-            producer.partitions_for("events")
-        except ProducerClosedError as error:
-            raised.put(error)
-
-    asking = threading.Thread(target=ask)
-    asking.start()
+    asking = Call(lambda: producer.partitions_for("events"))
     while producer._pipeline is None or not producer._pipeline.metadata.waiting_threads:
         assert asking.is_alive()
     producer.close()
-    assert isinstance(raised.get(timeout=SOON), ProducerClosedError)
-    asking.join(SOON)
+    assert isinstance(asking.outcome(), ProducerClosedError)
 
 
 def test_a_closed_producer_accepts_nothing_and_can_be_closed_again(refusing: str) -> None:
@@ -281,50 +266,14 @@ def test_abort_fails_everything_at_once(server: str, request: pytest.FixtureRequ
 
 
 def test_close_ends_what_waits_for_a_result(refusing: str) -> None:
-    outcomes: list[BaseException | None] = []
     producer = Producer(bootstrap_servers=refusing)
     delivery = producer.send("events", b"value")
     waiting = threading.Event()
-
-    def wait() -> None:
-        waiting.set()
-        outcomes.append(delivery.exception(SOON))
-
-    thread = threading.Thread(target=wait)
-    thread.start()
+    waits = Call(lambda: waiting.set() or delivery.exception(SOON))
     assert waiting.wait(SOON)
     producer.close(0.05)
-    thread.join(SOON)
-    assert [type(outcome) for outcome in outcomes] == [AbortedError]
-    assert "0.05 s" in str(outcomes[0])
-
-
-def test_sending_while_another_thread_closes_loses_nothing(refusing: str) -> None:
-    """Each message that was accepted gets its outcome, whichever thread was first."""
-    for _ in range(20):
-        producer = Producer(bootstrap_servers=refusing)
-        accepted: list[Delivery] = []
-        begun = threading.Event()
-
-        def send(
-            producer: Producer = producer,
-            accepted: list[Delivery] = accepted,
-            begun: threading.Event = begun,
-        ) -> None:
-            try:
-                while True:
-                    accepted.append(producer.send("events", b"value"))
-                    begun.set()
-            except ProducerClosedError:
-                pass
-
-        thread = threading.Thread(target=send)
-        thread.start()
-        assert begun.wait(SOON)
-        producer.close(0)
-        thread.join(SOON)
-        assert all(delivery.done() for delivery in accepted)
-        assert {type(delivery.exception(0)) for delivery in accepted} == {AbortedError}
+    assert isinstance(waits.outcome(), AbortedError)
+    assert "0.05 s" in str(waits.outcome())
 
 
 def test_with_closes_also_after_an_error(refusing: str) -> None:

@@ -99,6 +99,7 @@ def produce_request(
     acks: int = -1,
     version: int = 12,
     transactional_id: str | None = None,
+    timeout_ms: int = 30_000,
 ) -> Any:
     topics: dict[str, list[Any]] = {}
     for topic, partition, records in batches:
@@ -109,7 +110,7 @@ def produce_request(
         version=version,
         transactional_id=transactional_id,
         acks=acks,
-        timeout_ms=30_000,
+        timeout_ms=timeout_ms,
         topic_data=[
             ProduceRequest.TopicProduceData(name=name, partition_data=partitions)
             for name, partitions in topics.items()

@@ -8,29 +8,13 @@ import selectors
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
 
 import pytest
 
 from pykaproducer._net.wakeup import Wakeup
 from pykaproducer._util.clock import Clock, WakeEvent
 from pykaproducer.testing import FakeClock
-
-
-class Task(threading.Thread):
-    """A thread with a result."""
-
-    def __init__(self, work: Callable[[], Any]) -> None:
-        super().__init__()
-        self.work = work
-        self.start()
-
-    def run(self) -> None:
-        self.outcome: Any = self.work()
-
-    def result(self) -> Any:
-        self.join()
-        return self.outcome
+from tests._support.threads import Call
 
 
 @pytest.fixture
@@ -98,9 +82,9 @@ def test_a_deadline_that_is_very_near_ends_the_wait() -> None:
 def test_ringing_ends_the_wait(clock: FakeClock) -> None:
     event = WakeEvent()
     for deadline in (None, 5000.0):
-        task = Task(partial(clock.wait, event, deadline))
+        task = Call(partial(clock.wait, event, deadline))
         event.set()
-        assert task.result() is True
+        assert task.outcome() is True
     assert clock.next_deadline() is None
 
 
@@ -108,39 +92,39 @@ def test_a_jump_ends_the_waits_whose_deadline_has_come(clock: FakeClock) -> None
     events = [WakeEvent() for _ in range(3)]
     deadlines = [1005.0, 1010.0, 1015.0]
     tasks = [
-        Task(partial(clock.wait, event, deadline))
+        Call(partial(clock.wait, event, deadline))
         for event, deadline in zip(events, deadlines, strict=True)
     ]
     arrived(clock, 3)
     clock.jump(10)
     for task in tasks[:2]:
-        task.result()
+        task.outcome()
     assert clock.next_deadline() == 1015.0
     events[2].set()
-    assert tasks[2].result() is True
+    assert tasks[2].outcome() is True
 
 
 def test_a_jump_that_is_not_far_enough_changes_nothing(clock: FakeClock) -> None:
     event = WakeEvent()
-    task = Task(lambda: clock.wait(event, 1010.0))
+    task = Call(lambda: clock.wait(event, 1010.0))
     arrived(clock)
     clock.jump(9.9)
     assert clock.next_deadline() == 1010.0
     event.set()
-    assert task.result() is True
+    assert task.outcome() is True
 
 
 def test_a_lock_is_waited_for(clock: FakeClock) -> None:
     lock = threading.Lock()
     lock.acquire()
-    released = Task(lambda: clock.acquire(lock, 1010.0))
+    released = Call(lambda: clock.acquire(lock, 1010.0))
     arrived(clock)
     lock.release()
-    assert released.result() is True
-    late = Task(lambda: clock.acquire(lock, 1010.0))
+    assert released.outcome() is True
+    late = Call(lambda: clock.acquire(lock, 1010.0))
     arrived(clock)
     clock.jump(10)
-    assert late.result() is False
+    assert late.outcome() is False
     assert clock.acquire(lock, 1.0) is False
     lock.release()
     assert clock.acquire(lock, 1.0) is True
@@ -151,10 +135,10 @@ def test_a_selector_is_woken(clock: FakeClock) -> None:
     with selectors.DefaultSelector() as selector:
         selector.register(wakeup, selectors.EVENT_READ)
         assert clock.select(selector, clock.monotonic(), wakeup.poke) == []
-        task = Task(lambda: clock.select(selector, 1010.0, wakeup.poke))
+        task = Call(lambda: clock.select(selector, 1010.0, wakeup.poke))
         arrived(clock)
         clock.jump(10)
-        ((key, _),) = task.result()
+        ((key, _),) = task.outcome()
         assert key.fileobj is wakeup
     wakeup.close()
 
@@ -189,10 +173,10 @@ def test_waiters_and_jumps_at_the_same_time(clock: FakeClock) -> None:
                 clock.wait(event, deadline)
         return rounds
 
-    tasks = [Task(wait) for _ in range(4)]
+    tasks = [Call(wait) for _ in range(4)]
     while any(task.is_alive() for task in tasks):
         clock.jump(1)
-    assert [task.result() for task in tasks] == [rounds] * 4
+    assert [task.outcome() for task in tasks] == [rounds] * 4
     assert clock.next_deadline() is None
 
 
@@ -200,18 +184,18 @@ def test_waiters_and_jumps_at_the_same_time(clock: FakeClock) -> None:
 
 
 def test_jump_to_next_waits_for_a_waiter(clock: FakeClock) -> None:
-    jumped = Task(clock.jump_to_next)
-    task = Task(lambda: clock.wait(WakeEvent(), 1007.0))
-    task.result()
-    assert jumped.result() == 7.0
+    jumped = Call(clock.jump_to_next)
+    task = Call(lambda: clock.wait(WakeEvent(), 1007.0))
+    task.outcome()
+    assert jumped.outcome() == 7.0
     assert clock.monotonic() == 1007.0
 
 
 def test_jump_to_next_takes_the_earliest(clock: FakeClock) -> None:
     tasks = [
-        Task(partial(clock.wait, WakeEvent(), deadline)) for deadline in (1030.0, 1010.0, 1020.0)
+        Call(partial(clock.wait, WakeEvent(), deadline)) for deadline in (1030.0, 1010.0, 1020.0)
     ]
     arrived(clock, 3)
     assert [clock.jump_to_next() for _ in range(3)] == [10.0, 10.0, 10.0]
     for task in tasks:
-        task.result()
+        task.outcome()

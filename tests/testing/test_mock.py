@@ -26,6 +26,7 @@ from pykaproducer import (
 )
 from pykaproducer._kernel import MURMUR2, partition_for
 from pykaproducer.testing import MockProducer, SentRecord
+from tests._support.threads import Call
 
 #: How long another thread may take (seconds).
 SOON = 30.0
@@ -121,10 +122,16 @@ def test_a_pending_handle_is_as_of_the_real_producer() -> None:
     assert delivery.result(timeout=0).offset == 0
 
 
-def test_fail_next_with_a_code_of_kafka() -> None:
+def failed(*error: Any, **how: Any) -> Delivery:
+    """Return a message that has failed by ``fail_next()``."""
     producer = manual()
     delivery = producer.send("events", b"value", partition=0)
-    assert producer.fail_next(29)
+    assert producer.fail_next(*error, **how)
+    return delivery
+
+
+def test_fail_next_with_a_code_of_kafka() -> None:
+    delivery = failed(29)
     with pytest.raises(kafka.errors.TopicAuthorizationFailedError) as caught:
         delivery.result()
     error = caught.value
@@ -136,14 +143,10 @@ def test_fail_next_with_a_code_of_kafka() -> None:
 
 
 @pytest.mark.parametrize(
-    "error",
-    [17, kafka.errors.InvalidTopicError, kafka.errors.InvalidTopicError()],
+    "error", [17, kafka.errors.InvalidTopicError, kafka.errors.InvalidTopicError()]
 )
 def test_fail_next_with_an_error_of_kafka_python(error: Any) -> None:
-    producer = manual()
-    delivery = producer.send("events", b"value", partition=0)
-    producer.fail_next(error)
-    found = delivery.exception()
+    found = failed(error).exception()
     assert isinstance(found, pykaproducer.BrokerRejectedError)
     assert isinstance(found, kafka.errors.InvalidTopicError)
     assert (found.code, found.topic, found.retriable) == (17, "events", False)
@@ -159,19 +162,14 @@ def test_fail_next_with_no_error() -> None:
 
 
 def test_fail_next_with_a_delivery_error() -> None:
-    producer = manual()
-    delivery = producer.send("events", b"value")
     error = DeliveryTimeoutError(topic="events", waited=120, status=Status.POSSIBLY_PERSISTED)
-    producer.fail_next(error)
+    delivery = failed(error)
     assert delivery.exception() == error
     assert delivery.status is Status.POSSIBLY_PERSISTED
 
 
 def test_fail_next_with_any_other_exception_makes_it_the_cause() -> None:
-    producer = manual()
-    delivery = producer.send("events", b"value")
-    producer.fail_next(OSError("no route"), status=Status.POSSIBLY_PERSISTED)
-    error = delivery.exception()
+    error = failed(OSError("no route"), status=Status.POSSIBLY_PERSISTED).exception()
     assert type(error) is DeliveryError
     assert isinstance(error.__cause__, OSError)
     assert error.status is Status.POSSIBLY_PERSISTED
@@ -179,10 +177,7 @@ def test_fail_next_with_any_other_exception_makes_it_the_cause() -> None:
 
 
 def test_fail_next_without_an_error_is_a_timeout() -> None:
-    producer = manual()
-    delivery = producer.send("events", b"value")
-    producer.fail_next()
-    error = delivery.exception()
+    error = failed().exception()
     assert isinstance(error, DeliveryTimeoutError)
     assert "not delivered within 120 s: the test called fail_next()" in str(error)
 
@@ -234,12 +229,9 @@ def test_a_pending_message_fails_at_its_deadline_while_a_thread_waits() -> None:
 def test_another_thread_waits_for_the_outcome() -> None:
     producer = manual()
     delivery = producer.send("events", b"value")
-    found: list[object] = []
-    thread = threading.Thread(target=lambda: found.append(delivery.result(SOON).offset))
-    thread.start()
+    waits = Call(lambda: delivery.result(SOON).offset)
     producer.complete_next()
-    thread.join(SOON)
-    assert found == [0]
+    assert waits.outcome() == 0
 
 
 def test_await() -> None:

@@ -26,14 +26,8 @@ from pykaproducer import (
 )
 from pykaproducer.interceptors import Interceptor
 from pykaproducer.testing import MockKafkaProducer, MockProducer
-
-#: How long another thread may take (seconds).
-SOON = 30.0
-
-
-def manual(**settings: Any) -> MockProducer:
-    return MockProducer(auto_complete=False, **settings)
-
+from tests._support.threads import Call
+from tests.testing.test_mock import SOON, manual
 
 # What the real producer does, too ----------------------------------------------------------------
 
@@ -173,13 +167,11 @@ def test_a_thread_that_waits_for_space_gets_it() -> None:
     producer = manual(buffer_memory=4_000, max_block_ms=SOON * 1000, batch_size=1_000)
     for _ in range(3):
         producer.send("events", bytes(1_000))
-    sent: list[Delivery] = []
-    thread = threading.Thread(target=lambda: sent.append(producer.send("events", bytes(1_000))))
-    thread.start()
-    while thread.is_alive():
+    sender = Call(lambda: producer.send("events", bytes(1_000)))
+    while sender.is_alive():
         producer.complete_all()
-        thread.join(0.01)
-    assert len(sent) == 1
+        sender.join(0.01)
+    assert isinstance(sender.outcome(), Delivery)
 
 
 def test_stats_and_metrics_count() -> None:

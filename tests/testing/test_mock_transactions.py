@@ -20,6 +20,7 @@ from pykaproducer import (
 )
 from pykaproducer.delivery import TopicPartition
 from pykaproducer.testing import MockKafkaProducer, MockProducer
+from tests._support.threads import Call
 
 #: How long another thread may take (seconds).
 SOON = 30.0
@@ -161,17 +162,13 @@ def test_a_commit_joins_another_one() -> None:
 
     producer = begun(auto_complete=False)
     producer.send("events", b"value", on_delivery=on_delivery)
-    first = threading.Thread(target=producer.commit_transaction)
-    first.start()
+    first = Call(producer.commit_transaction)
     assert started.wait(SOON)
     with pytest.raises(TransactionTimeoutError, match="has not ended within its timeout"):
         producer.commit_transaction(0.01)
-    second = threading.Thread(target=producer.commit_transaction)
-    second.start()
+    second = Call(producer.commit_transaction)
     go_on.set()
-    for thread in (first, second):
-        thread.join(SOON)
-        assert not thread.is_alive()
+    assert (first.outcome(), second.outcome()) == (None, None)
     assert values(producer) == [b"value"]
     producer.begin_transaction()
 

@@ -130,9 +130,7 @@ def test_pytest_shows_the_fixtures(tmp_path: pathlib.Path) -> None:
     assert "mock_producer -- " in shown
 
 
-def test_a_run_without_its_fixtures_imports_nothing_of_the_package(
-    tmp_path: pathlib.Path,
-) -> None:
+def test_a_run_without_its_fixtures_imports_nothing_of_the_package(tmp_path: pathlib.Path) -> None:
     (tmp_path / "test_nothing.py").write_text(
         "import sys\n"
         "def test_nothing():\n"

@@ -151,12 +151,6 @@ def test_without_acks_there_is_no_answer(cluster: ScriptedCluster, client: RawCl
     assert values(cluster) == [b"v", b"w"]
 
 
-def test_an_error_without_acks_closes_the_connection(client: RawClient) -> None:
-    client.send(produce_request([("t", 1, record_batch())], acks=0))
-    with pytest.raises(Closed):
-        client.read(1)
-
-
 def test_a_version_that_is_not_taken_closes_the_connection() -> None:
     with (
         ScriptedCluster(topics={"t": 1}, versions={"produce": (3, 7)}) as cluster,
@@ -359,17 +353,3 @@ def corrupted(data: bytes) -> bytes:
 )
 def test_records_that_are_not_a_batch(client: RawClient, records: bytes, code: int) -> None:
     assert client.produce(("t", 0, records)) == [(code, -1)]
-
-
-def test_zstd_needs_version_7(client: RawClient) -> None:
-    batch = record_batch(b"x" * 1000, codec=4)
-    assert client.produce(("t", 0, batch), version=6) == [
-        (ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, -1)
-    ]
-    assert client.produce(("t", 0, batch), version=7) == [(0, 0)]
-
-
-def test_acks_that_there_are_not(client: RawClient) -> None:
-    assert client.produce(("t", 0, record_batch()), acks=2) == [
-        (ErrorCode.INVALID_REQUIRED_ACKS, -1)
-    ]

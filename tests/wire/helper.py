@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,7 +11,6 @@ from kafka.record.default_records import DefaultRecordBatchBuilder
 
 from pykaproducer._wire import WireError
 from pykaproducer._wire.messages import VERSIONS, ApiKey
-from pykaproducer.testing._messages import ProduceRequest
 
 NOW_MS = 1_700_000_000_000
 
@@ -21,35 +20,6 @@ int64 = st.integers(-(2**63), 2**63 - 1)
 #: Includes lengths around the limit at which a compact length takes a second byte.
 names = st.text(st.characters(exclude_categories=["Cs"]), max_size=150)
 client_ids = st.none() | names
-
-
-def produce_request(
-    version: int,
-    correlation_id: int,
-    client_id: str | None,
-    acks: int,
-    timeout_ms: int,
-    batches: Sequence[tuple[str, int, bytes]],
-) -> bytes:
-    topics: dict[str, list[Any]] = {}
-    for topic, partition, records in batches:
-        topics.setdefault(topic, []).append(
-            ProduceRequest.TopicProduceData.PartitionProduceData(
-                version=version, index=partition, records=records
-            )
-        )
-    request = ProduceRequest(
-        version=version,
-        transactional_id=None,
-        acks=acks,
-        timeout_ms=timeout_ms,
-        topic_data=[
-            ProduceRequest.TopicProduceData(version=version, name=name, partition_data=partitions)
-            for name, partitions in topics.items()
-        ],
-    )
-    request.with_header(correlation_id=correlation_id, client_id=client_id)
-    return bytes(request.encode(header=True, framed=True))
 
 
 def versions(key: ApiKey) -> st.SearchStrategy[int]:
@@ -75,13 +45,18 @@ def payload(answer: Any) -> bytes:
     return encoded[4:]
 
 
-def check_answer(decode: Callable[[bytes], object], answer: Any, expected: object) -> None:
-    """Check what is decoded, and that a response that is cut off anywhere is an error."""
-    whole = payload(answer)
-    assert decode(whole) == expected
+def check_answer(
+    decode: Callable[..., object], answer: Any, expected: object, *asked: object
+) -> None:
+    """Check what is decoded, and that a response that is cut off anywhere is an error.
+
+    *asked* is what *decode* has to know of the request.
+    """
+    version, whole = answer.API_VERSION, payload(answer)
+    assert decode(version, whole, *asked) == expected
     for cut in range(len(whole)):
         with pytest.raises(WireError):
-            decode(whole[:cut])
+            decode(version, whole[:cut], *asked)
 
 
 def record_batch(

@@ -47,10 +47,7 @@ DATA = {
 @pytest.mark.parametrize("write", WRITERS)
 @pytest.mark.parametrize("data", DATA.values(), ids=DATA)
 def test_every_reader_reads_every_writer(
-    data: bytes,
-    write: Callable[..., Compressor],
-    level: int,
-    read: Callable[[bytes], bytes],
+    data: bytes, write: Callable[..., Compressor], level: int, read: Callable[[bytes], bytes]
 ) -> None:
     assert read(write(level).compress(data)) == data
 

@@ -31,6 +31,8 @@ SERVER_NONCE = f"{NONCE}%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"
 SERVER_FIRST = f"r={SERVER_NONCE},s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096".encode()
 PROOF = b",p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
 SERVER_FINAL = b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
+#: What a broker can make that does not know the password.
+FORGED = hmac.digest(hashlib.sha256(b"guess").digest(), b"x", "sha256")
 
 
 def scram() -> Scram:
@@ -90,6 +92,7 @@ def test_a_first_answer_that_is_wrong(answer: bytes, text: str) -> None:
     ("answer", "text"),
     [
         (b"v=" + base64.b64encode(bytes(32)), "did not prove that it knows"),
+        (b"v=" + base64.b64encode(FORGED), "did not prove that it knows"),
         (b"x=y", "did not prove that it knows"),
         (b"e=other-error", "the broker reported other-error"),
         (b"v=?", "not valid SCRAM"),
@@ -100,14 +103,6 @@ def test_a_last_answer_that_is_wrong(answer: bytes, text: str) -> None:
     made.respond(SERVER_FIRST)
     with pytest.raises(MechanismError, match=text):
         made.respond(answer)
-
-
-def test_a_broker_that_does_not_know_the_password_cannot_pretend() -> None:
-    made = scram()
-    made.respond(SERVER_FIRST)
-    forged = hmac.digest(hashlib.sha256(b"guess").digest(), b"x", "sha256")
-    with pytest.raises(MechanismError):
-        made.respond(b"v=" + base64.b64encode(forged))
 
 
 class Provider:

@@ -37,17 +37,8 @@ from pykaproducer._wire.sasl import (
     authenticate_request,
     handshake_request,
 )
+from pykaproducer.testing import _messages as theirs
 from pykaproducer.testing._admin_messages import CreateTopicsRequest, CreateTopicsResponse
-from pykaproducer.testing._messages import (
-    ApiVersionsRequest,
-    ApiVersionsResponse,
-    InitProducerIdRequest,
-    InitProducerIdResponse,
-    MetadataRequest,
-    MetadataResponse,
-    SaslAuthenticateRequest,
-    SaslHandshakeRequest,
-)
 from tests.wire.helper import (
     check_answer,
     client_ids,
@@ -66,7 +57,7 @@ from tests.wire.helper import (
 @given(st.sampled_from(API_VERSIONS_LADDER), st.integers(0, 2**31 - 1), client_ids)
 def test_api_versions_request(version: int, correlation_id: int, client_id: str | None) -> None:
     framed = api_versions_request(version, correlation_id, client_id)
-    request = read_request(ApiVersionsRequest, version, framed, correlation_id)
+    request = read_request(theirs.ApiVersionsRequest, version, framed, correlation_id)
     assert request.header.client_id == client_id
     if version >= 3:
         # Brokers reject names and versions with other characters (INVALID_REQUEST).
@@ -79,7 +70,7 @@ def test_metadata_request(
     version: int, client_id: str | None, topics: list[str], allow: bool
 ) -> None:
     framed = metadata_request(version, 7, client_id, topics, allow)
-    request = read_request(MetadataRequest, version, framed)
+    request = read_request(theirs.MetadataRequest, version, framed)
     assert [topic.name for topic in request.topics] == topics
     if version >= 4:
         assert request.allow_auto_topic_creation == allow
@@ -88,7 +79,7 @@ def test_metadata_request(
 @given(versions(ApiKey.INIT_PRODUCER_ID), client_ids)
 def test_init_producer_id_request(version: int, client_id: str | None) -> None:
     framed = init_producer_id_request(version, 7, client_id)
-    request = read_request(InitProducerIdRequest, version, framed)
+    request = read_request(theirs.InitProducerIdRequest, version, framed)
     assert request.transactional_id is None
     if version >= 3:
         assert (request.producer_id, request.producer_epoch) == (-1, -1)
@@ -99,7 +90,7 @@ def test_init_producer_id_request_with_a_transactional_id(
     version: int, client_id: str | None, name: str, timeout_ms: int, producer_id: int, epoch: int
 ) -> None:
     framed = init_producer_id_request(version, 7, client_id, name, timeout_ms, producer_id, epoch)
-    request = read_request(InitProducerIdRequest, version, framed)
+    request = read_request(theirs.InitProducerIdRequest, version, framed)
     assert (request.transactional_id, request.transaction_timeout_ms) == (name, timeout_ms)
     assert (request.producer_id, request.producer_epoch) == (producer_id, epoch)
 
@@ -107,7 +98,7 @@ def test_init_producer_id_request_with_a_transactional_id(
 @pytest.mark.parametrize("version", [0, 1, 2])
 def test_old_versions_cannot_ask_for_the_next_epoch(version: int) -> None:
     framed = init_producer_id_request(version, 7, "c", "t", 9)
-    assert read_request(InitProducerIdRequest, version, framed).transactional_id == "t"
+    assert read_request(theirs.InitProducerIdRequest, version, framed).transactional_id == "t"
     with pytest.raises(ValueError, match=f"version {version} has no producer id"):
         init_producer_id_request(version, 7, "c", "t", 9, 1, 0)
 
@@ -116,20 +107,20 @@ def test_metadata_of_all_topics() -> None:
     """Null means all topics, but for version 0, in which an empty list does."""
     for version in range(VERSIONS[ApiKey.METADATA][1] + 1):
         framed = metadata_request(version, 7, "c", None, True)
-        topics = read_request(MetadataRequest, version, framed).topics
+        topics = read_request(theirs.MetadataRequest, version, framed).topics
         assert topics is None if version else topics == []
 
 
 @given(st.sampled_from(HANDSHAKE_VERSIONS), client_ids, names)
 def test_sasl_handshake_request(version: int, client_id: str | None, mechanism: str) -> None:
     framed = handshake_request(version, 7, client_id, mechanism)
-    assert read_request(SaslHandshakeRequest, version, framed).mechanism == mechanism
+    assert read_request(theirs.SaslHandshakeRequest, version, framed).mechanism == mechanism
 
 
 @given(st.integers(*AUTHENTICATE_VERSIONS), client_ids, st.binary(max_size=300))
 def test_sasl_authenticate_request(version: int, client_id: str | None, token: bytes) -> None:
     framed = authenticate_request(version, 7, client_id, token)
-    assert read_request(SaslAuthenticateRequest, version, framed).auth_bytes == token
+    assert read_request(theirs.SaslAuthenticateRequest, version, framed).auth_bytes == token
 
 
 @given(
@@ -192,11 +183,11 @@ ranges = st.dictionaries(st.integers(0, 100), st.tuples(int16, int16), max_size=
 
 @given(st.integers(0, 4), ranges)
 def test_api_versions_answer(version: int, ranges: dict[int, tuple[int, int]]) -> None:
-    answer = ApiVersionsResponse(
+    answer = theirs.ApiVersionsResponse(
         version=version,
         error_code=0,
         api_keys=[
-            ApiVersionsResponse.ApiVersion(
+            theirs.ApiVersionsResponse.ApiVersion(
                 version=version, api_key=key, min_version=first, max_version=last
             )
             for key, (first, last) in ranges.items()
@@ -213,16 +204,16 @@ levels = st.dictionaries(names, st.tuples(int16, int16), max_size=5)
 
 def their_features(version: int, features: dict[str, tuple[int, int]], epoch: int) -> bytes:
     """Return an answer with finalized features: name -> (level, lowest level)."""
-    answer = ApiVersionsResponse(
+    answer = theirs.ApiVersionsResponse(
         version=version,
-        api_keys=[ApiVersionsResponse.ApiVersion(api_key=0, min_version=3, max_version=12)],
+        api_keys=[theirs.ApiVersionsResponse.ApiVersion(api_key=0, min_version=3, max_version=12)],
         supported_features=[
-            ApiVersionsResponse.SupportedFeatureKey(name=name, min_version=0, max_version=99)
+            theirs.ApiVersionsResponse.SupportedFeatureKey(name=name, min_version=0, max_version=99)
             for name in (*features, "supported.only")
         ],
         finalized_features_epoch=epoch,
         finalized_features=[
-            ApiVersionsResponse.FinalizedFeatureKey(
+            theirs.ApiVersionsResponse.FinalizedFeatureKey(
                 name=name, max_version_level=level, min_version_level=lowest
             )
             for name, (level, lowest) in features.items()
@@ -266,10 +257,10 @@ def test_a_feature_without_a_name_is_an_error() -> None:
 
 @pytest.mark.parametrize("version", [0, 3, 4])
 def test_a_broker_that_does_not_know_the_version_answers_as_in_version_0(version: int) -> None:
-    answer = ApiVersionsResponse(
+    answer = theirs.ApiVersionsResponse(
         version=0,
         error_code=ErrorCode.UNSUPPORTED_VERSION,
-        api_keys=[ApiVersionsResponse.ApiVersion(api_key=18, min_version=0, max_version=2)],
+        api_keys=[theirs.ApiVersionsResponse.ApiVersion(api_key=18, min_version=0, max_version=2)],
     )
     decoded = decode_api_versions(version, payload(answer))
     assert decoded.error_code == ErrorCode.UNSUPPORTED_VERSION
@@ -292,13 +283,13 @@ def their_metadata(
     topic_id: UUID | None = None,
     error_code: int = 0,
 ) -> Any:
-    topic_kind = MetadataResponse.MetadataResponseTopic
+    topic_kind = theirs.MetadataResponse.MetadataResponseTopic
     partition_kind = topic_kind.MetadataResponsePartition
-    return MetadataResponse(
+    return theirs.MetadataResponse(
         version=version,
         throttle_time_ms=throttle_ms,
         brokers=[
-            MetadataResponse.MetadataResponseBroker(
+            theirs.MetadataResponse.MetadataResponseBroker(
                 version=version, node_id=i, host=host, port=port, rack=rack
             )
             for i, host, port, rack in brokers
@@ -369,18 +360,15 @@ def test_metadata_answer(
 def test_init_producer_id_answer(
     version: int, throttle_ms: int, code: int, producer_id: int, epoch: int
 ) -> None:
-    answer = InitProducerIdResponse(
+    answer = theirs.InitProducerIdResponse(
         version=version,
         throttle_time_ms=throttle_ms,
         error_code=code,
         producer_id=producer_id,
         producer_epoch=epoch,
     )
-    check_answer(
-        lambda data: decode_init_producer_id(version, data),
-        answer,
-        ProducerIdAnswer(code, producer_id, epoch, throttle_ms),
-    )
+    expected = ProducerIdAnswer(code, producer_id, epoch, throttle_ms)
+    check_answer(decode_init_producer_id, answer, expected)
 
 
 # Malformed answers ----------------------------------------------------------------------------

@@ -13,8 +13,8 @@ from pykaproducer._wire import WireError
 from pykaproducer._wire.messages import VERSIONS, ApiKey, BrokerAddress
 from pykaproducer._wire.produce import decode_produce, produce_request
 from pykaproducer.testing._messages import ProduceResponse
+from tests.testing.helper import produce_request as their_request
 from tests.wire.helper import client_ids, int16, int32, int64, names, payload
-from tests.wire.helper import produce_request as their_request
 
 FIRST, LAST = VERSIONS[ApiKey.PRODUCE]
 versions = st.integers(FIRST, LAST)
@@ -39,8 +39,9 @@ def test_a_request_has_the_bytes_that_the_other_codec_writes(
     batches: list[tuple[str, int, bytes]],
 ) -> None:
     ours = produce_request(version, correlation_id, client_id, acks, timeout_ms, batches)
-    theirs = their_request(version, correlation_id, client_id, acks, timeout_ms, batches)
-    assert b"".join(ours) == theirs
+    theirs = their_request(batches, acks, version, timeout_ms=timeout_ms)
+    theirs.with_header(correlation_id=correlation_id, client_id=client_id)
+    assert b"".join(ours) == theirs.encode(header=True, framed=True)
 
 
 @pytest.mark.parametrize("version", range(FIRST, LAST + 1))

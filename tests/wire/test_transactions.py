@@ -45,24 +45,7 @@ from pykaproducer._wire.transactions import (
     find_coordinator_request,
     txn_offset_commit_request,
 )
-from pykaproducer.testing._transaction_messages import (
-    AddOffsetsToTxnRequest,
-    AddOffsetsToTxnResponse,
-    AddPartitionsToTxnRequest,
-    AddPartitionsToTxnResponse,
-    DescribeTransactionsRequest,
-    DescribeTransactionsResponse,
-    EndTxnRequest,
-    EndTxnResponse,
-    FindCoordinatorRequest,
-    FindCoordinatorResponse,
-    ListTransactionsRequest,
-    ListTransactionsResponse,
-    OffsetFetchRequest,
-    OffsetFetchResponse,
-    TxnOffsetCommitRequest,
-    TxnOffsetCommitResponse,
-)
+from pykaproducer.testing import _transaction_messages as theirs
 from tests.wire.helper import (
     check_answer,
     client_ids,
@@ -109,7 +92,7 @@ def test_find_one_coordinator(
     version: int, client_id: str | None, kind: CoordinatorKind, key: str
 ) -> None:
     framed = find_coordinator_request(version, 7, client_id, kind, [key])
-    request = read_request(FindCoordinatorRequest, version, framed)
+    request = read_request(theirs.FindCoordinatorRequest, version, framed)
     assert request.key_type == {"GROUP": 0, "TRANSACTION": 1}[kind.name]
     assert (request.coordinator_keys if version >= 4 else [request.key]) == [key]
     assert request.header.client_id == client_id
@@ -118,7 +101,7 @@ def test_find_one_coordinator(
 @given(st.sampled_from([4, 5]), st.lists(names, max_size=5))
 def test_find_several_coordinators(version: int, keys: list[str]) -> None:
     framed = find_coordinator_request(version, 7, "c", CoordinatorKind.TRANSACTION, keys)
-    assert read_request(FindCoordinatorRequest, version, framed).coordinator_keys == keys
+    assert read_request(theirs.FindCoordinatorRequest, version, framed).coordinator_keys == keys
 
 
 @given(versions(ApiKey.ADD_PARTITIONS_TO_TXN), client_ids, producers, places)
@@ -129,7 +112,7 @@ def test_add_partitions_to_txn_request(
     partitions: list[tuple[str, int]],
 ) -> None:
     framed = add_partitions_to_txn_request(version, 7, client_id, *producer, partitions)
-    request = read_request(AddPartitionsToTxnRequest, version, framed)
+    request = read_request(theirs.AddPartitionsToTxnRequest, version, framed)
     assert producer_of(request, "v3_and_below_") == producer
     assert named(request.v3_and_below_topics) == grouped(partitions)
 
@@ -139,7 +122,7 @@ def test_add_offsets_to_txn_request(
     version: int, client_id: str | None, producer: tuple[str, int, int], group: str
 ) -> None:
     framed = add_offsets_to_txn_request(version, 7, client_id, *producer, group)
-    request = read_request(AddOffsetsToTxnRequest, version, framed)
+    request = read_request(theirs.AddOffsetsToTxnRequest, version, framed)
     assert (producer_of(request), request.group_id) == (producer, group)
 
 
@@ -148,7 +131,7 @@ def test_end_txn_request(
     version: int, client_id: str | None, producer: tuple[str, int, int], commit: bool
 ) -> None:
     framed = end_txn_request(version, 7, client_id, *producer, commit=commit)
-    request = read_request(EndTxnRequest, version, framed)
+    request = read_request(theirs.EndTxnRequest, version, framed)
     assert (producer_of(request), request.committed) == (producer, commit)
 
 
@@ -167,7 +150,7 @@ def test_txn_offset_commit_request(
     offsets: list[GroupOffset],
 ) -> None:
     framed = txn_offset_commit_request(version, 7, client_id, *producer, group, offsets)
-    request = read_request(TxnOffsetCommitRequest, version, framed)
+    request = read_request(theirs.TxnOffsetCommitRequest, version, framed)
     assert (producer_of(request), request.group_id) == (producer, group.group_id)
     if version >= 3:
         member = request.generation_id, request.member_id, request.group_instance_id
@@ -207,7 +190,7 @@ def test_offsets_of_one_group(
     stable: bool,
 ) -> None:
     framed = offset_fetch_request(version, 7, client_id, {group: partitions}, require_stable=stable)
-    request = read_request(OffsetFetchRequest, version, framed)
+    request = read_request(theirs.OffsetFetchRequest, version, framed)
     (only,) = request.groups if version >= 8 else [request]
     assert (only.group_id, request.require_stable) == (group, stable)
     topics = only.topics and [(each.name, each.partition_indexes) for each in only.topics]
@@ -221,7 +204,7 @@ def test_offsets_of_several_groups(
     version: int, groups: dict[str, list[tuple[str, int]] | None]
 ) -> None:
     framed = offset_fetch_request(version, 7, "c", groups)
-    request = read_request(OffsetFetchRequest, version, framed)
+    request = read_request(theirs.OffsetFetchRequest, version, framed)
     assert request.require_stable
     assert {each.group_id: each.topics is None for each in request.groups} == {
         group: partitions is None for group, partitions in groups.items()
@@ -231,7 +214,7 @@ def test_offsets_of_several_groups(
 @given(client_ids, st.lists(names, max_size=5))
 def test_describe_transactions_request(client_id: str | None, ids: list[str]) -> None:
     framed = describe_transactions_request(0, 7, client_id, ids)
-    assert read_request(DescribeTransactionsRequest, 0, framed).transactional_ids == ids
+    assert read_request(theirs.DescribeTransactionsRequest, 0, framed).transactional_ids == ids
 
 
 @given(
@@ -250,7 +233,7 @@ def test_list_transactions_request(
     if version >= 2:
         more["pattern"] = pattern
     framed = list_transactions_request(version, 7, "c", states=states, producer_ids=ids, **more)
-    request = read_request(ListTransactionsRequest, version, framed)
+    request = read_request(theirs.ListTransactionsRequest, version, framed)
     assert (request.state_filters, request.producer_id_filters) == (states, ids)
     assert request.duration_filter == (duration if version >= 1 else -1)
     assert request.transactional_id_pattern == (pattern if version >= 2 else None)
@@ -259,7 +242,7 @@ def test_list_transactions_request(
 @pytest.mark.parametrize("version", [0, 1, 2])
 def test_by_default_all_transactions_are_listed(version: int) -> None:
     request = read_request(
-        ListTransactionsRequest, version, list_transactions_request(version, 7, "c")
+        theirs.ListTransactionsRequest, version, list_transactions_request(version, 7, "c")
     )
     assert (request.state_filters, request.producer_id_filters) == ([], [])
     assert (request.duration_filter, request.transactional_id_pattern) == (-1, None)
@@ -298,7 +281,7 @@ coordinators = st.builds(
 
 @given(st.sampled_from([1, 2, 3]), int32, coordinators)
 def test_one_coordinator(version: int, throttle_ms: int, found: FoundCoordinator) -> None:
-    answer = FindCoordinatorResponse(
+    answer = theirs.FindCoordinatorResponse(
         version=version,
         throttle_time_ms=throttle_ms,
         error_code=found.error_code,
@@ -308,18 +291,16 @@ def test_one_coordinator(version: int, throttle_ms: int, found: FoundCoordinator
         port=found.address.port,
     )
     check_answer(
-        lambda data: decode_find_coordinator(version, data, [found.key]),
-        answer,
-        FindCoordinatorAnswer((found,), throttle_ms),
+        decode_find_coordinator, answer, FindCoordinatorAnswer((found,), throttle_ms), [found.key]
     )
 
 
 def their_coordinators(version: int, throttle_ms: int, found: list[FoundCoordinator]) -> Any:
-    return FindCoordinatorResponse(
+    return theirs.FindCoordinatorResponse(
         version=version,
         throttle_time_ms=throttle_ms,
         coordinators=[
-            FindCoordinatorResponse.Coordinator(
+            theirs.FindCoordinatorResponse.Coordinator(
                 key=each.key,
                 node_id=each.address.node_id,
                 host=each.address.host,
@@ -342,9 +323,10 @@ def test_several_coordinators_in_the_order_asked_for(
 ) -> None:
     keys = [each.key for each in reversed(found)]
     check_answer(
-        lambda data: decode_find_coordinator(version, data, keys),
+        decode_find_coordinator,
         their_coordinators(version, throttle_ms, found),
         FindCoordinatorAnswer(tuple(reversed(found)), throttle_ms),
+        keys,
     )
 
 
@@ -355,6 +337,16 @@ def test_a_coordinator_that_is_missing_is_an_error() -> None:
         decode_find_coordinator(4, sent, ["a", "b"])
 
 
+def by_topic(
+    kind: Any, field: str, found: dict[tuple[str, int], Any], part: Callable[[int, Any], Any]
+) -> list[Any]:
+    """Return a *kind* for each topic, in whose *field* are its partitions, as *part* makes them."""
+    return [
+        kind(name=name, **{field: [part(number, found[name, number]) for number in partitions]})
+        for name, partitions in grouped(list(found))
+    ]
+
+
 errors = st.dictionaries(st.tuples(names, numbers), int16, max_size=5)
 
 
@@ -362,73 +354,52 @@ errors = st.dictionaries(st.tuples(names, numbers), int16, max_size=5)
 def test_add_partitions_to_txn_answer(
     version: int, throttle_ms: int, errors: dict[tuple[str, int], int]
 ) -> None:
-    topic = AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult
-    answer = AddPartitionsToTxnResponse(
+    kind = theirs.AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult
+
+    def part(number: int, code: int) -> Any:
+        return kind.AddPartitionsToTxnPartitionResult(
+            partition_index=number, partition_error_code=code
+        )
+
+    answer = theirs.AddPartitionsToTxnResponse(
         version=version,
         throttle_time_ms=throttle_ms,
-        results_by_topic_v3_and_below=[
-            topic(
-                name=name,
-                results_by_partition=[
-                    topic.AddPartitionsToTxnPartitionResult(
-                        partition_index=number, partition_error_code=errors[name, number]
-                    )
-                    for number in partitions
-                ],
-            )
-            for name, partitions in grouped(list(errors))
-        ],
+        results_by_topic_v3_and_below=by_topic(kind, "results_by_partition", errors, part),
     )
-    check_answer(
-        lambda data: decode_add_partitions_to_txn(version, data),
-        answer,
-        PartitionErrorsAnswer(errors, throttle_ms),
-    )
+    expected = PartitionErrorsAnswer(errors, throttle_ms)
+    check_answer(decode_add_partitions_to_txn, answer, expected)
 
 
 @given(versions(ApiKey.TXN_OFFSET_COMMIT), int32, errors)
 def test_txn_offset_commit_answer(
     version: int, throttle_ms: int, errors: dict[tuple[str, int], int]
 ) -> None:
-    topic = TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic
-    answer = TxnOffsetCommitResponse(
+    kind = theirs.TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic
+
+    def part(number: int, code: int) -> Any:
+        return kind.TxnOffsetCommitResponsePartition(partition_index=number, error_code=code)
+
+    answer = theirs.TxnOffsetCommitResponse(
         version=version,
         throttle_time_ms=throttle_ms,
-        topics=[
-            topic(
-                name=name,
-                partitions=[
-                    topic.TxnOffsetCommitResponsePartition(
-                        partition_index=number, error_code=errors[name, number]
-                    )
-                    for number in partitions
-                ],
-            )
-            for name, partitions in grouped(list(errors))
-        ],
+        topics=by_topic(kind, "partitions", errors, part),
     )
-    check_answer(
-        lambda data: decode_txn_offset_commit(version, data),
-        answer,
-        PartitionErrorsAnswer(errors, throttle_ms),
-    )
+    check_answer(decode_txn_offset_commit, answer, PartitionErrorsAnswer(errors, throttle_ms))
 
 
 @given(versions(ApiKey.ADD_OFFSETS_TO_TXN), int32, int16)
 def test_add_offsets_to_txn_answer(version: int, throttle_ms: int, code: int) -> None:
-    answer = AddOffsetsToTxnResponse(version=version, throttle_time_ms=throttle_ms, error_code=code)
-    check_answer(
-        lambda data: decode_add_offsets_to_txn(version, data),
-        answer,
-        AddOffsetsAnswer(code, throttle_ms),
+    answer = theirs.AddOffsetsToTxnResponse(
+        version=version, throttle_time_ms=throttle_ms, error_code=code
     )
+    check_answer(decode_add_offsets_to_txn, answer, AddOffsetsAnswer(code, throttle_ms))
 
 
 @given(versions(ApiKey.END_TXN), int32, int16, int64, int16)
 def test_end_txn_answer(
     version: int, throttle_ms: int, code: int, producer_id: int, epoch: int
 ) -> None:
-    answer = EndTxnResponse(
+    answer = theirs.EndTxnResponse(
         version=version,
         throttle_time_ms=throttle_ms,
         error_code=code,
@@ -436,11 +407,7 @@ def test_end_txn_answer(
         producer_epoch=epoch,
     )
     next_one = (producer_id, epoch) if version >= 5 else (-1, -1)
-    check_answer(
-        lambda data: decode_end_txn(version, data),
-        answer,
-        EndTxnAnswer(code, *next_one, throttle_ms),
-    )
+    check_answer(decode_end_txn, answer, EndTxnAnswer(code, *next_one, throttle_ms))
 
 
 committed = st.builds(
@@ -455,46 +422,36 @@ committed = st.builds(
 
 
 def their_topics(kind: Any, partition_kind: Any, group: GroupOffsetsAnswer) -> list[Any]:
-    return [
-        kind(
-            name=name,
-            partitions=[
-                partition_kind(
-                    partition_index=number,
-                    committed_offset=group.offsets[name, number].offset,
-                    committed_leader_epoch=group.offsets[name, number].leader_epoch,
-                    metadata=group.offsets[name, number].metadata,
-                    error_code=group.offsets[name, number].error_code,
-                )
-                for number in partitions
-            ],
+    def part(number: int, committed: CommittedOffset) -> Any:
+        return partition_kind(
+            partition_index=number,
+            committed_offset=committed.offset,
+            committed_leader_epoch=committed.leader_epoch,
+            metadata=committed.metadata,
+            error_code=committed.error_code,
         )
-        for name, partitions in grouped(list(group.offsets))
-    ]
+
+    return by_topic(kind, "partitions", group.offsets, part)
 
 
 @given(int32, names, committed)
 def test_committed_offsets_of_one_group(
     throttle_ms: int, name: str, group: GroupOffsetsAnswer
 ) -> None:
-    kind = OffsetFetchResponse.OffsetFetchResponseTopic
-    answer = OffsetFetchResponse(
+    kind = theirs.OffsetFetchResponse.OffsetFetchResponseTopic
+    answer = theirs.OffsetFetchResponse(
         version=7,
         throttle_time_ms=throttle_ms,
         topics=their_topics(kind, kind.OffsetFetchResponsePartition, group),
         error_code=group.error_code,
     )
-    check_answer(
-        lambda data: decode_offset_fetch(7, data, [name]),
-        answer,
-        OffsetFetchAnswer({name: group}, throttle_ms),
-    )
+    check_answer(decode_offset_fetch, answer, OffsetFetchAnswer({name: group}, throttle_ms), [name])
 
 
 def their_groups(version: int, throttle_ms: int, groups: dict[str, GroupOffsetsAnswer]) -> Any:
-    group_kind = OffsetFetchResponse.OffsetFetchResponseGroup
+    group_kind = theirs.OffsetFetchResponse.OffsetFetchResponseGroup
     kind = group_kind.OffsetFetchResponseTopics
-    return OffsetFetchResponse(
+    return theirs.OffsetFetchResponse(
         version=version,
         throttle_time_ms=throttle_ms,
         groups=[
@@ -513,9 +470,10 @@ def test_committed_offsets_of_several_groups(
     version: int, throttle_ms: int, groups: dict[str, GroupOffsetsAnswer]
 ) -> None:
     check_answer(
-        lambda data: decode_offset_fetch(version, data, list(groups)),
+        decode_offset_fetch,
         their_groups(version, throttle_ms, groups),
         OffsetFetchAnswer(groups, throttle_ms),
+        list(groups),
     )
 
 
@@ -526,11 +484,11 @@ def test_a_group_that_is_missing_is_an_error() -> None:
 
 
 def test_null_metadata_are_none() -> None:
-    kind = OffsetFetchResponse.OffsetFetchResponseTopic
+    kind = theirs.OffsetFetchResponse.OffsetFetchResponseTopic
     partition = kind.OffsetFetchResponsePartition(
         partition_index=1, committed_offset=2, metadata=None
     )
-    answer = OffsetFetchResponse(version=7, topics=[kind(name="t", partitions=[partition])])
+    answer = theirs.OffsetFetchResponse(version=7, topics=[kind(name="t", partitions=[partition])])
     found = decode_offset_fetch(7, payload(answer), ["g"])
     assert found.groups["g"].offsets == {("t", 1): CommittedOffset(2, -1, "")}
 
@@ -552,8 +510,8 @@ descriptions = st.builds(
 def test_describe_transactions_answer(
     throttle_ms: int, found: list[TransactionDescription]
 ) -> None:
-    kind = DescribeTransactionsResponse.TransactionState
-    answer = DescribeTransactionsResponse(
+    kind = theirs.DescribeTransactionsResponse.TransactionState
+    answer = theirs.DescribeTransactionsResponse(
         version=0,
         throttle_time_ms=throttle_ms,
         transaction_states=[
@@ -574,9 +532,7 @@ def test_describe_transactions_answer(
         ],
     )
     check_answer(
-        lambda data: decode_describe_transactions(0, data),
-        answer,
-        DescribeTransactionsAnswer(tuple(found), throttle_ms),
+        decode_describe_transactions, answer, DescribeTransactionsAnswer(tuple(found), throttle_ms)
     )
 
 
@@ -593,13 +549,13 @@ listed = st.builds(ListedTransaction, names, int64, names)
 def test_list_transactions_answer(
     version: int, throttle_ms: int, code: int, unknown: list[str], found: list[ListedTransaction]
 ) -> None:
-    answer = ListTransactionsResponse(
+    answer = theirs.ListTransactionsResponse(
         version=version,
         throttle_time_ms=throttle_ms,
         error_code=code,
         unknown_state_filters=unknown,
         transaction_states=[
-            ListTransactionsResponse.TransactionState(
+            theirs.ListTransactionsResponse.TransactionState(
                 transactional_id=each.transactional_id,
                 producer_id=each.producer_id,
                 transaction_state=each.state,
@@ -608,7 +564,7 @@ def test_list_transactions_answer(
         ],
     )
     check_answer(
-        lambda data: decode_list_transactions(version, data),
+        decode_list_transactions,
         answer,
         ListTransactionsAnswer(code, tuple(found), tuple(unknown), throttle_ms),
     )
@@ -641,9 +597,11 @@ def test_garbage_is_an_error_or_an_answer_and_nothing_else(
 
 
 def test_a_topic_without_a_name_is_an_error() -> None:
-    answer = TxnOffsetCommitResponse(
+    answer = theirs.TxnOffsetCommitResponse(
         version=3,
-        topics=[TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic(name=None, partitions=[])],
+        topics=[
+            theirs.TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic(name=None, partitions=[])
+        ],
     )
     with pytest.raises(WireError, match="required is null"):
         decode_txn_offset_commit(3, payload(answer))
