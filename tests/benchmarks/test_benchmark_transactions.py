@@ -71,6 +71,7 @@ def test_clients_without_offsets_are_rejected(capsys: pytest.CaptureFixture[str]
     assert "flushing does not support offsets in transactions" in capsys.readouterr().err
 
 
+@pytest.mark.kafka
 def test_brokers_without_kip_890(tmp_path: Path) -> None:
     (run,) = measured(None, tmp_path, "--messages", "10", "--tv1")
     assert run["measures"]["transactions_per_s"] > 0

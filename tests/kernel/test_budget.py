@@ -11,6 +11,7 @@ import pytest
 import pykaproducer._kernel as _kernel
 from pykaproducer._kernel import ROW_COST, Turn
 from pykaproducer.testing import FakeClock
+from tests._support.threads import Call
 
 from .helper import TOPIC, ClosedError, Door, NoSpaceError, deliver
 
@@ -33,7 +34,7 @@ class Queue(Door):
             raise NoSpaceError
 
 
-class Sender(Task):
+class Sender(Call):
     """A thread that sends one message of this many bytes of ``buffer_memory``, and waits for it."""
 
     def __init__(self, door: Queue, cost: int) -> None:
