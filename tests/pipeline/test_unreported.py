@@ -233,7 +233,7 @@ def lose_in_a_block(
 ) -> None:
     """Lose 5 messages in a block that ends with *end*."""
     with producer:
-        cluster.next("produce", Refuse(ErrorCode.INVALID_RECORD))
+        cluster.next("produce", *[Refuse(ErrorCode.INVALID_RECORD)] * 5)  # of one batch or several
         for value in numbers(5):
             producer.send("t", value)
         if end is not None:
