@@ -26,7 +26,7 @@ def threads_left(client_id: str) -> list[str]:
 
 
 class Call(threading.Thread):
-    """A call in a thread of its own."""
+    """A thread that makes one call, from now on."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
         super().__init__(daemon=True)

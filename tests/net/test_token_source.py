@@ -262,10 +262,10 @@ def test_answers_without_a_token(
     assert len(found) < 300
 
 
-@pytest.mark.parametrize("told", ["my  own secret", "my own secret", "my\n own secret"])
-def test_a_secret_with_white_space_is_not_shown(server: TokenServer, told: str) -> None:
+@pytest.mark.parametrize("echoed", ["my  own secret", "my own secret", "my\n own secret"])
+def test_a_secret_with_white_space_is_not_shown(server: TokenServer, echoed: str) -> None:
     source = basic(server.url, sasl_oauthbearer_client_secret="my  own secret")
-    server.answer = lambda request: TokenReply.of(400, error=f"'{told}' is wrong")
+    server.answer = lambda request: TokenReply.of(400, error=f"'{echoed}' is wrong")
     expected = "HTTP 400 Bad Request: '<not shown>' is wrong"
     assert failure(source, permanent=True) == expected
 

@@ -31,7 +31,7 @@ SERVER_NONCE = f"{NONCE}%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"
 SERVER_FIRST = f"r={SERVER_NONCE},s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096".encode()
 PROOF = b",p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
 SERVER_FINAL = b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
-#: What a broker can make that does not know the password.
+#: The signature of a broker that does not know the password.
 FORGED = hmac.digest(hashlib.sha256(b"guess").digest(), b"x", "sha256")
 
 
