@@ -40,7 +40,7 @@ class _Listener:
         self._threads[0].join(PATIENCE)
         for each in list(self._open):
             self._end(each)
-        for thread in self._threads[1:]:
+        for thread in self._threads:  # one that serves may still start one that pumps
             thread.join(PATIENCE)
         for each in (self._listener, *self._open):
             each.close()
@@ -59,7 +59,7 @@ class _Listener:
             self._start(self._serve, client)
 
     def _start(self, work: Callable[[socket.socket], None], *sockets: socket.socket) -> None:
-        self._open += sockets[:1]
+        self._open += [each for each in sockets if each not in self._open]
         thread = threading.Thread(target=self._safely, args=(work, *sockets))
         self._threads.append(thread)
         thread.start()
@@ -119,9 +119,13 @@ class Proxy(_Listener):
         target = self._socks(client) if first == b"\5" else self._http(client, first)
         if target is None:
             return
-        with target:
-            self._start(_pump(target), client, target)
+        # Not closed here: the other thread may be about to wait for this descriptor, and another
+        # connection would get its number.
+        self._start(_pump(target), client, target)
+        try:
             _pump(client)(target)
+        finally:
+            self._end(target)
 
     # SOCKS5 --------------------------------------------------------------------------------------
 
