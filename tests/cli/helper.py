@@ -46,6 +46,14 @@ def run(*arguments: str, data: bytes = b"") -> subprocess.CompletedProcess[bytes
         )
 
 
+def status_of(arguments: list[str]) -> int | str | None:
+    """Return the exit status, whether main() returns it or exits with it."""
+    try:
+        return main(arguments)
+    except SystemExit as end:
+        return end.code
+
+
 def end_of(servers: str, topic: str, partition: int = 0) -> int:
     """Return the number of messages in a partition."""
     consumer = KafkaConsumer(bootstrap_servers=servers)

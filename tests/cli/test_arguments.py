@@ -12,15 +12,7 @@ import pytest
 from pykaproducer import __version__
 from pykaproducer.cli import main
 
-from .helper import NOWHERE, PATIENCE, command, run
-
-
-def status_of(arguments: list[str]) -> int | str | None:
-    """Return the exit status, whether main() returns it or exits with it."""
-    try:
-        return main(arguments)
-    except SystemExit as end:
-        return end.code
+from .helper import NOWHERE, PATIENCE, command, status_of
 
 
 @pytest.fixture
@@ -63,9 +55,10 @@ def test_produce_refuses(
 ) -> None:
     assert status_of(["produce", "-t", "events", *arguments, lines]) == 2
     out, err = capsys.readouterr()
-    assert told in err
+    *usage, last = err.splitlines()
+    assert told in last
+    assert not usage or usage[0].startswith("usage: pykaproducer produce ")
     assert out == ""
-    assert "Traceback" not in err
 
 
 @pytest.mark.parametrize(
@@ -75,6 +68,7 @@ def test_produce_refuses(
         (["produce"], "the following arguments are required: -t/--topic"),
         (["cluster"], "the following arguments are required: ACTION"),
         (["cluster", "start", "--brokers", "none"], "'none' is not an integer >= 1"),
+        (["cluster", "start", "--brokers", "0"], "argument --brokers: '0' is not an integer >= 1"),
         (["cluster", "start", "--port", "0"], "'0' is not a port from 1 to 65535"),
         (["cluster", "start", "--port", "x"], "'x' is not a port from 1 to 65535"),
         (
@@ -83,6 +77,7 @@ def test_produce_refuses(
             "choose a port up to 65533",
         ),
         (["demo", "-X", "acks=0"], "acks=0"),
+        (["demo", "--lines", "0"], "argument --lines: '0' is not an integer >= 1"),
         (["demo", "--partitions", "3", "--bootstrap-servers", NOWHERE], "--partitions"),
         (["demo", "--bootstrap-servers", NOWHERE, "--topic", "no topic"], "not a topic name"),
     ],
@@ -144,13 +139,6 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"pykaproducer {__version__}\n"
 
 
-@pytest.mark.parametrize("arguments", [[], ["demo"], ["produce"], ["cluster", "start"]])
-def test_the_help_has_examples(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert status_of([*arguments, "--help"]) == 0
-    _, _, examples = capsys.readouterr().out.partition("\nexample")
-    assert " ".join(["pykaproducer", *arguments]) in examples
-
-
 def test_a_file_of_rejects_is_no_input(lines: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["produce", "-t", "events", "--rejects", lines, lines]) == 2
     assert "is also an input file" in capsys.readouterr().err
@@ -209,10 +197,3 @@ def test_the_demo_says_what_it_needs(tmp_path: pathlib.Path) -> None:
     assert done.returncode == 1
     assert b'pip install "pykaproducer[testing]"' in done.stderr
     assert done.stderr.count(b"\n") == 1
-
-
-def test_the_demo_names_servers_that_do_not_answer() -> None:
-    done = run("demo", "--bootstrap-servers", NOWHERE, "-X", "max_block_ms=300")
-    assert done.returncode == 1
-    assert NOWHERE.encode() in done.stderr
-    assert b"Traceback" not in done.stderr

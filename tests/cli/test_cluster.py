@@ -1,4 +1,4 @@
-"""``cluster start --port``: the ports that it takes, and those that it cannot have."""
+"""``cluster start``: the ports that it takes and cannot have, and why a broker has ended."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import subprocess
 
 import pytest
 
+from pykaproducer.cli.cluster import _reasons
 from pykaproducer.testing import KafkaCluster
 from tests.cli.helper import PATIENCE, command, run
 
@@ -92,3 +93,12 @@ def test_a_port_that_is_reserved_for_root() -> None:
         "pykaproducer: port 1 on 127.0.0.1: Permission denied; choose one from 1024 on, as the "
         "lower ones are reserved for root"
     )
+
+
+def test_the_reason_for_the_end_of_a_broker_is_found_in_its_log() -> None:
+    """The log ends with a part of a stack."""
+    cause = "12:00:00.000 [main] ERROR kafka.Kafka - Error while writing"
+    stack = ["java.io.IOException", "\tat a.b(C.java:1)", "Caused by: No space left on device"]
+    log = "\n".join(["12:00:00.000 [main] INFO fine", cause, *stack, *["\tat d.e(F.java:2)"] * 9])
+    assert _reasons(log).splitlines() == [cause, "Caused by: No space left on device"]
+    assert _reasons("one\ntwo") == "one\ntwo"

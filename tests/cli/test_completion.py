@@ -11,7 +11,7 @@ import pytest
 
 from pykaproducer.cli import main
 
-from .helper import PATIENCE
+from .helper import PATIENCE, status_of
 
 #: bash is on every machine that runs these tests; the others are tested where installed.
 SHELLS = ["bash", *(shell for shell in ("zsh", "fish") if shutil.which(shell))]
@@ -30,10 +30,16 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return directory
 
 
-def said_by(*arguments: str, directory: pathlib.Path) -> list[str]:
+def said_by(*arguments: str, directory: pathlib.Path, **environment: str) -> list[str]:
     """Return the lines that a shell prints."""
     done = subprocess.run(
-        arguments, capture_output=True, text=True, timeout=PATIENCE, check=False, cwd=directory
+        arguments,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+        cwd=directory,
+        env={**os.environ, **environment},
     )
     assert done.stderr == ""
     assert done.returncode == 0
@@ -120,17 +126,14 @@ def test_every_option_that_is_offered_is_one(
     scripts: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for command in (["produce"], ["load"], ["perf"], ["verify"], ["topics", "list"]):
-        with pytest.raises(SystemExit):
-            main([*command, "--help"])
+        assert status_of([*command, "--help"]) == 0
         told = capsys.readouterr().out
         for option in in_bash(scripts, *command, "-"):
             assert option in told
 
 
 def test_a_shell_that_nobody_knows(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as end:
-        main(["completion", "csh"])
-    assert end.value.code == 2
+    assert status_of(["completion", "csh"]) == 2
     assert "invalid choice: 'csh'" in capsys.readouterr().err
 
 
@@ -138,14 +141,5 @@ def test_zsh_takes_it(scripts: pathlib.Path) -> None:
     if "zsh" not in SHELLS:
         return
     code = "autoload -U compinit; compinit -u -D; source ./zsh; print $_comps[pykaproducer]"
-    environment = {**os.environ, "HOME": str(scripts)}
-    done = subprocess.run(
-        ["zsh", "-f", "-c", code],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-        cwd=scripts,
-        env=environment,
-    )
-    assert (done.stdout, done.stderr) == ("_pykaproducer\n", "")
+    told = said_by("zsh", "-f", "-c", code, directory=scripts, HOME=str(scripts))
+    assert told == ["_pykaproducer"]

@@ -265,3 +265,4 @@ def test_the_demo_uses_the_cluster_of_the_file(properties: pathlib.Path) -> None
     done = run("demo", "--config", str(properties), "-X", "max_block_ms=200")
     assert done.returncode == 1
     assert NOWHERE.encode() in done.stderr
+    assert b"Traceback" not in done.stderr

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import collections
-import os
-import subprocess
 
 import pytest
 
@@ -13,7 +11,8 @@ from pykaproducer.cli._display import STAGES, Board
 from pykaproducer.cli.demo import _compare
 from pykaproducer.testing import KafkaCluster
 
-from .helper import PATIENCE, command, run
+from .helper import run
+from .terminal import on_a_terminal
 
 
 @pytest.mark.kafka
@@ -32,22 +31,10 @@ def test_on_a_broker_of_its_own() -> None:
 
 
 def test_live_on_a_terminal(cluster: KafkaCluster) -> None:
-    ours, theirs = os.openpty()
-    shown = b""
-    with subprocess.Popen(
-        command("demo", "--lines", "1000", "--bootstrap-servers", cluster.bootstrap_servers),
-        stdout=theirs,
-        env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "50"},
-    ) as process:
-        os.close(theirs)
-        try:
-            while piece := os.read(ours, 65536):
-                shown += piece
-        except OSError:
-            pass  # on Linux this means that the other side has closed
-        os.close(ours)
-        assert process.wait(PATIENCE) == 0
-    text = shown.decode()
+    arguments = ("demo", "--lines", "1000", "--bootstrap-servers", cluster.bootstrap_servers)
+    with on_a_terminal(*arguments, columns=100, lines=50) as terminal:
+        assert terminal.end() == 0
+        text = terminal.shown.decode()
     assert "\x1b[" in text
     assert "█" in text
     assert "SAME" in text

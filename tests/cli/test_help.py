@@ -10,6 +10,8 @@ import pytest
 from pykaproducer import cli
 from pykaproducer.cli._completion import command_of
 
+from .helper import status_of
+
 COLUMNS = 80
 
 
@@ -27,9 +29,7 @@ def test_the_help_fits_and_has_examples(
     path: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(COLUMNS))
-    with pytest.raises(SystemExit) as end:
-        cli.main([*path, "--help"])
-    assert end.value.code == 0
+    assert status_of([*path, "--help"]) == 0
     told = capsys.readouterr().out
     wide = [line for line in told.splitlines() if len(line) > COLUMNS]
     assert not wide

@@ -122,8 +122,8 @@ def test_without_rejects_the_summary_says_what_is_lost() -> None:
     assert "these lines were not kept; use --rejects FILE to keep them" in told
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.kafka
+@pytest.mark.parametrize("number", partly([signal.SIGINT, signal.SIGTERM], [signal.SIGINT]))
 def test_a_cluster_prints_its_servers_and_ends_cleanly(number: signal.Signals) -> None:
     with subprocess.Popen(
         command("cluster", "start"), stdout=subprocess.PIPE, stderr=subprocess.PIPE

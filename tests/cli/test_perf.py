@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-from typing import Any
 
 import pytest
 from matplotlib.figure import Figure
@@ -23,7 +22,7 @@ from pykaproducer.cli._signals import Signals
 from pykaproducer.testing import KafkaCluster
 from tests._support.consumer import consume
 
-from .helper import NOWHERE, PATIENCE, command, end_of, run
+from .helper import NOWHERE, PATIENCE, command, end_of, run, status_of
 
 PROGRESS = re.compile(
     r"\d+ records sent, [\d.]+ records/sec \([\d.]+ MB/sec\), [\d.]+ ms avg latency, "
@@ -186,11 +185,7 @@ def test_control_c_ends_it_with_the_figures(cluster: KafkaCluster, topic: str) -
 def test_what_is_refused(
     arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    try:
-        status: Any = main(["perf", "-t", "t", *arguments])
-    except SystemExit as end:
-        status = end.code
-    assert status == 2
+    assert status_of(["perf", "-t", "t", *arguments]) == 2
     assert told in capsys.readouterr().err
 
 

@@ -14,6 +14,7 @@ from pykaproducer.testing import KafkaCluster
 from tests._support.consumer import consume
 
 from .helper import NOWHERE, PATIENCE, command, end_of, run
+from .terminal import on_a_terminal
 
 
 def nasty(lines: int) -> bytes:
@@ -122,21 +123,11 @@ def test_a_bar_on_a_terminal(cluster: KafkaCluster, topic: str, tmp_path: pathli
     cluster.create_topic(topic)
     source = tmp_path / "lines"
     source.write_bytes(b"a line\n" * 100_000)
-    ours, theirs = os.openpty()
-    shown = b""
-    with subprocess.Popen(
-        command("produce", "-t", topic, "--bootstrap-servers", cluster.bootstrap_servers, source),
-        stderr=theirs,
-        env={**os.environ, "TERM": "xterm", "COLUMNS": "120"},
-    ) as process:
-        os.close(theirs)
-        try:
-            while piece := os.read(ours, 65536):
-                shown += piece
-        except OSError:
-            pass  # on Linux this means that the other side has closed
-        os.close(ours)
-        assert process.wait(PATIENCE) == 0
+    servers = cluster.bootstrap_servers
+    arguments = ("produce", "-t", topic, "--bootstrap-servers", servers, str(source))
+    with on_a_terminal(*arguments, columns=120) as terminal:
+        assert terminal.end() == 0
+        shown = terminal.shown
     assert f"to {topic}".encode() in shown
     assert b"\x1b[" in shown
     assert b"700.0/700.0 kB" in shown

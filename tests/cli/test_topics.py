@@ -11,7 +11,7 @@ from pykaproducer._net import one_request
 from pykaproducer.cli import main
 from pykaproducer.testing import KafkaCluster, Security
 
-from .helper import NOWHERE
+from .helper import NOWHERE, status_of
 
 
 def told(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0) -> str:
@@ -208,9 +208,5 @@ def test_a_topic_on_a_cluster_that_is_not_there(capsys: pytest.CaptureFixture[st
 def test_what_create_refuses(
     arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    try:
-        status: object = main(["topics", "create", *arguments])
-    except SystemExit as end:
-        status = end.code
-    assert status == 2
+    assert status_of(["topics", "create", *arguments]) == 2
     assert text in capsys.readouterr().err

@@ -318,16 +318,9 @@ def test_the_settings_of_a_transactional_program_do(
     file.write_text(
         f"bootstrap.servers={cluster.bootstrap_servers}\ntransactional.id=of-the-program\n"
     )
-    assert printed(capsys, "list", "--json", "--prefix", "none", "--config", str(file)) == (
-        "[]\n",
-        "",
-    )
-    assert printed(
-        capsys, "list", "--json", "--prefix", "of-the-program", "--config", str(file)
-    ) == (
-        "[]\n",
-        "",
-    )
+    for prefix in ("none", "of-the-program"):
+        arguments = ("--json", "--prefix", prefix, "--config", str(file))
+        assert printed(capsys, "list", *arguments) == ("[]\n", "")
 
 
 def test_on_a_terminal(open_one: Producer, topic: str, servers: list[str]) -> None:

@@ -18,7 +18,7 @@ from pykaproducer.cli._readback import Record
 from pykaproducer.testing import KafkaCluster
 from tests._support.consumer import consume
 
-from .helper import NOWHERE, PATIENCE, command, run
+from .helper import NOWHERE, PATIENCE, command, run, status_of
 
 
 def test_all_is_well(cluster: KafkaCluster, topic: str) -> None:
@@ -104,11 +104,7 @@ def test_nobody_there(capsys: pytest.CaptureFixture[str]) -> None:
 def test_what_is_refused(
     arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    try:
-        status: Any = main(["verify", "-t", "t", *arguments])
-    except SystemExit as end:
-        status = end.code
-    assert status == 2
+    assert status_of(["verify", "-t", "t", *arguments]) == 2
     assert told in capsys.readouterr().err
 
 
