@@ -119,10 +119,15 @@ class Broker:
             now,
         )
 
-    def let_in(self, *, lifetime: int = 0, now: float = 0.0) -> Session:
-        """Run the whole exchange until the connection is open."""
+    def introduced(self) -> Broker:
+        """Run the exchange up to the first message of the mechanism."""
         self.versions()
         self.handshake()
+        return self
+
+    def let_in(self, *, lifetime: int = 0, now: float = 0.0) -> Session:
+        """Run the whole exchange until the connection is open."""
+        self.introduced()
         self.authenticate(b"more")
         assert isinstance(self.authenticate(lifetime=lifetime, now=now), Ready)
         return self.session
@@ -184,9 +189,7 @@ def test_an_old_broker_and_a_mechanism_that_it_speaks_otherwise() -> None:
 
 
 def test_a_wrong_password() -> None:
-    broker = Broker()
-    broker.versions()
-    broker.handshake()
+    broker = Broker().introduced()
     code, text = ErrorCode.SASL_AUTHENTICATION_FAILED, "invalid credentials"
     assert refusal(lambda: broker.authenticate(code=code, text=text)) == (
         "authentication failed for user 'alice' with SCRAM-SHA-512: invalid credentials"
@@ -194,9 +197,7 @@ def test_a_wrong_password() -> None:
 
 
 def test_a_refusal_without_words_has_its_code() -> None:
-    broker = Broker()
-    broker.versions()
-    broker.handshake()
+    broker = Broker().introduced()
     text = refusal(lambda: broker.authenticate(code=ErrorCode.SASL_AUTHENTICATION_FAILED))
     assert text.endswith("SASL_AUTHENTICATION_FAILED (58)")
 
@@ -226,9 +227,7 @@ def test_a_mechanism_that_gives_up() -> None:
         def respond(self, challenge: bytes) -> bytes | None:
             raise MechanismError("this is not the broker")
 
-    broker = Broker(Doubtful)
-    broker.versions()
-    broker.handshake()
+    broker = Broker(Doubtful).introduced()
     assert refusal(broker.authenticate).endswith("SCRAM-SHA-512: this is not the broker")
 
 
@@ -247,9 +246,7 @@ def test_a_mechanism_that_cannot_begin() -> None:
 
 
 def test_questions_without_end() -> None:
-    broker = Broker()
-    broker.versions()
-    broker.handshake()
+    broker = Broker().introduced()
     with pytest.raises(AuthenticationFailed, match="too many SASL round trips"):  # noqa: PT012
         for _ in range(1000):
             broker.authenticate(b"and now?")
@@ -273,9 +270,7 @@ def test_an_answer_that_is_cut_is_an_error(cut: int) -> None:
 
 
 def test_a_session_of_less_than_no_time_is_an_error() -> None:
-    broker = Broker()
-    broker.versions()
-    broker.handshake()
+    broker = Broker().introduced()
     with pytest.raises(WireError, match="a session has a lifetime of -1 ms"):
         broker.authenticate(lifetime=-1)
 

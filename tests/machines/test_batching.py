@@ -109,6 +109,12 @@ class Broker:
         return batches
 
 
+def lane(**options: Any) -> tuple[Broker, PartitionBuffer]:
+    """Return a broker with these *options*, and the buffer of its first partition."""
+    broker = Broker(**options)
+    return broker, broker.buffer()
+
+
 # The contents of a batch ------------------------------------------------------------------------
 
 
@@ -121,8 +127,7 @@ class Broker:
 def test_batches_hold_every_message_once_in_order_and_are_as_full_as_they_may_be(
     slices: list[list[int]], batch_size: int, batch_messages: int
 ) -> None:
-    broker = Broker(batch_size=batch_size, batch_messages=batch_messages)
-    buffer = broker.buffer()
+    broker, buffer = lane(batch_size=batch_size, batch_messages=batch_messages)
     sent = list(itertools.chain.from_iterable(rows_of(broker.put(buffer, *s)) for s in slices))
     cost = dict(zip(sent, (size + RECORD for s in slices for size in s), strict=True))
 
@@ -153,15 +158,13 @@ def test_batches_hold_every_message_once_in_order_and_are_as_full_as_they_may_be
 def test_batches_by_size_and_by_messages(
     batch_size: int, batch_messages: int, sizes: list[int], expected: list[int]
 ) -> None:
-    broker = Broker(batch_size=batch_size, batch_messages=batch_messages)
-    buffer = broker.buffer()
+    broker, buffer = lane(batch_size=batch_size, batch_messages=batch_messages)
     broker.put(buffer, *sizes)
     assert [batch.count for batch in broker.drain(buffer)] == expected
 
 
 def test_a_sealed_batch_keeps_its_place_and_goes_alone() -> None:
-    broker = Broker()
-    buffer = broker.buffer()
+    broker, buffer = lane()
     broker.put(buffer, 1)
     again = broker.seal(buffer)
     broker.answer(buffer)
@@ -175,8 +178,7 @@ def test_a_sealed_batch_keeps_its_place_and_goes_alone() -> None:
 
 
 def test_a_batch_that_was_put_back_goes_first() -> None:
-    broker = Broker()
-    buffer = broker.buffer()
+    broker, buffer = lane()
     broker.put(buffer, 1)
     sealed = broker.seal(buffer)
     broker.put(buffer, 1)
@@ -186,8 +188,7 @@ def test_a_batch_that_was_put_back_goes_first() -> None:
 
 
 def test_what_has_expired_is_left_out() -> None:
-    broker = Broker()
-    buffer = broker.buffer()
+    broker, buffer = lane()
     late, alive = broker.slice(10, 10, timeout_ms=50), broker.slice(10)
     for part in (late, alive):
         broker.batcher.add(buffer, part, broker.now)
@@ -198,8 +199,7 @@ def test_what_has_expired_is_left_out() -> None:
 
 
 def test_where_everything_has_expired_there_is_no_batch() -> None:
-    broker = Broker(linger=5.0, batch_size=20)
-    buffer = broker.buffer()
+    broker, buffer = lane(linger=5.0, batch_size=20)
     part = broker.put(buffer, 10, 10)
     report(part.chunk.whole().fail(LookupError(), LookupError()))
     assert broker.due() == [buffer]
@@ -217,8 +217,7 @@ def test_where_everything_has_expired_there_is_no_batch() -> None:
 
 
 def test_a_message_lingers_and_no_longer() -> None:
-    broker = Broker(linger=5.0)
-    buffer = broker.buffer()
+    broker, buffer = lane(linger=5.0)
     broker.put(buffer, 10)
     assert broker.batcher.next_due() == broker.now + 5
     broker.door.clock.jump(4)
@@ -230,8 +229,7 @@ def test_a_message_lingers_and_no_longer() -> None:
 
 
 def test_without_linger_it_is_due_at_once() -> None:
-    broker = Broker()
-    buffer = broker.buffer()
+    broker, buffer = lane()
     assert broker.due() == []
     broker.put(buffer, 10)
     assert broker.due() == [buffer]
@@ -252,8 +250,7 @@ def test_a_flush_does_not_linger() -> None:
     ids=["bytes", "messages"],
 )
 def test_a_full_batch_does_not_linger(limits: dict[str, int], sizes: list[int]) -> None:
-    broker = Broker(linger=5.0, **limits)
-    buffer = broker.buffer()
+    broker, buffer = lane(linger=5.0, **limits)
     for size in sizes[:-1]:
         broker.put(buffer, size)
         assert broker.due() == []
@@ -263,8 +260,7 @@ def test_a_full_batch_does_not_linger(limits: dict[str, int], sizes: list[int]) 
 
 
 def test_what_is_left_behind_a_full_batch_lingers() -> None:
-    broker = Broker(linger=5.0, batch_messages=3)
-    buffer = broker.buffer()
+    broker, buffer = lane(linger=5.0, batch_messages=3)
     broker.put(buffer, *[1] * 8)
     assert [broker.due() and broker.seal(buffer).count for _ in range(2)] == [3, 3]
     assert broker.due() == []
@@ -285,8 +281,7 @@ def sealed_before(broker: Broker) -> Batch:
 
 @pytest.mark.parametrize("make", [retried, sealed_before])
 def test_what_comes_round_again_does_not_linger(make: Callable[[Broker], Any]) -> None:
-    broker = Broker(linger=5.0)
-    buffer = broker.buffer()
+    broker, buffer = lane(linger=5.0)
     broker.batcher.add(buffer, make(broker), broker.now)
     assert broker.due() == [buffer]
 
@@ -305,8 +300,7 @@ def test_all_that_may_go_goes_when_one_is_due() -> None:
 
 
 def test_a_lane_that_has_failed_is_not_due() -> None:
-    broker = Broker()
-    buffer = broker.buffer()
+    broker, buffer = lane()
     broker.put(buffer, 1)
     buffer.fail()
     broker.batcher.reschedule(buffer)
@@ -400,8 +394,7 @@ def test_how_large_the_next_batch_will_be() -> None:
 @pytest.mark.parametrize("limit", [1, 2, 5])
 @pytest.mark.parametrize("idempotent", [False, True])
 def test_no_more_batches_than_allowed_are_unanswered(limit: int, idempotent: bool) -> None:
-    broker = Broker(batch_messages=1, sealed_limit=limit, idempotent=idempotent)
-    buffer = broker.buffer()
+    broker, buffer = lane(batch_messages=1, sealed_limit=limit, idempotent=idempotent)
     buffer.sequencer.known = True
     broker.put(buffer, *[1] * (limit + 2))
     for _ in range(limit):
@@ -417,8 +410,7 @@ def test_no_more_batches_than_allowed_are_unanswered(limit: int, idempotent: boo
 
 def test_the_broker_still_remembers_the_oldest_unanswered_batch() -> None:
     """Batch 1 fails each time and later ones are appended: a broker remembers the last five."""
-    broker = Broker(batch_messages=1, sealed_limit=2, idempotent=True)
-    buffer = broker.buffer()
+    broker, buffer = lane(batch_messages=1, sealed_limit=2, idempotent=True)
     buffer.sequencer.known = True
     broker.put(buffer, *[1] * 10)
     sent: list[int] = []
@@ -448,8 +440,7 @@ def test_the_broker_still_remembers_the_oldest_unanswered_batch() -> None:
 
 
 def test_one_batch_is_unanswered_until_a_broker_knows_the_producer() -> None:
-    broker = Broker(batch_messages=1, idempotent=True)
-    buffer = broker.buffer()
+    broker, buffer = lane(batch_messages=1, idempotent=True)
     broker.put(buffer, *[1] * 6)
     broker.seal(buffer)
     assert broker.due(flushing=True) == []
@@ -465,8 +456,7 @@ def test_one_batch_is_unanswered_until_a_broker_knows_the_producer() -> None:
 
 
 def test_a_new_epoch_waits_for_the_answers_of_the_old_one() -> None:
-    broker = Broker(batch_messages=1, idempotent=True)
-    buffer = broker.buffer()
+    broker, buffer = lane(batch_messages=1, idempotent=True)
     buffer.sequencer.known = True
     again = sealed(broker, 1, sequence=5)
     broker.put(buffer, 1)
@@ -645,8 +635,7 @@ def test_timers_do_not_pile_up_while_nothing_is_sent() -> None:
 
 
 def test_a_timer_that_was_dropped_while_its_buffer_was_closed_is_set_again() -> None:
-    broker = Broker(linger=10.0, sealed_limit=1)
-    buffer = broker.buffer()
+    broker, buffer = lane(linger=10.0, sealed_limit=1)
     broker.put(buffer, 1)
     broker.door.clock.jump(10)
     broker.seal(buffer)
@@ -697,8 +686,7 @@ def test_an_unsealed_batch_leaves_slices_that_remember_their_attempts() -> None:
 @settings(deadline=None)
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=6))
 def test_a_split_batch_goes_in_halves_until_single_messages_are_left(slices: list[int]) -> None:
-    broker = Broker()
-    buffer = broker.buffer()
+    broker, buffer = lane()
     sent = list(
         itertools.chain.from_iterable(rows_of(broker.put(buffer, *[1] * n)) for n in slices)
     )
@@ -716,8 +704,7 @@ def test_a_split_batch_goes_in_halves_until_single_messages_are_left(slices: lis
 
 
 def test_what_was_split_goes_alone() -> None:
-    broker = Broker()
-    buffer = broker.buffer()
+    broker, buffer = lane()
     broker.put(buffer, 1, 1)
     batch = sealed(broker, *[1] * 4)
     batch.split()
@@ -728,8 +715,7 @@ def test_what_was_split_goes_alone() -> None:
 
 
 def test_a_batch_is_due_with_its_oldest_living_row() -> None:
-    broker = Broker()
-    buffer = broker.buffer()
+    broker, buffer = lane()
     for timeout in (300, 100, 200):
         broker.batcher.add(buffer, broker.slice(1, timeout_ms=timeout), broker.now)
     batch = broker.seal(buffer)
@@ -761,16 +747,14 @@ def travelling(items: Sequence[object]) -> list[Slice]:
 
 
 def test_a_lane_that_works_hands_nothing_back() -> None:
-    broker = Broker()
-    buffer = broker.buffer()
+    broker, buffer = lane()
     buffer.add(broker.slice(1), 0.0)
     assert buffer.drain_for_retry() == ([], [])
     assert len(buffer.pending) == 1
 
 
 def test_a_lane_hands_back_everything_oldest_first_and_the_chaser_last() -> None:
-    broker = Broker()
-    buffer = broker.buffer()
+    broker, buffer = lane()
     old, young = sealed(broker, 1, sequence=0), sealed(broker, 1, sequence=1)
     fresh = broker.slice(1)
     buffer.add(fresh, 0.0)
@@ -794,8 +778,7 @@ def test_a_lane_hands_back_everything_oldest_first_and_the_chaser_last() -> None
 
 
 def test_a_lane_hands_back_nothing_while_a_batch_is_unanswered() -> None:
-    broker = Broker()
-    buffer = broker.buffer()
+    broker, buffer = lane()
     unanswered, fresh = sealed(broker, 1, sequence=0), broker.slice(1)
     buffer.unanswered.append(unanswered)
     buffer.add(fresh, 0.0)
@@ -809,8 +792,7 @@ def test_a_lane_hands_back_nothing_while_a_batch_is_unanswered() -> None:
 
 
 def test_a_batch_without_sequence_numbers_goes_back_unsealed() -> None:
-    broker = Broker()
-    buffer = broker.buffer()
+    broker, buffer = lane()
     batch = sealed(broker, 1, 1, level=2)
     batch.retries_used = 1
     expected = rows_of(*batch.parts)
@@ -824,8 +806,7 @@ def test_a_batch_without_sequence_numbers_goes_back_unsealed() -> None:
 
 def test_numbers_behind_a_batch_that_is_missing_are_void() -> None:
     """A batch that may be in the log under these numbers fails; the others are sealed again."""
-    broker = Broker(idempotent=True)
-    buffer = broker.buffer()
+    broker, buffer = lane(idempotent=True)
     before, doubted, certain, pending = (sealed(broker, 1, sequence=n) for n in range(4))
     before.possibly_persisted = doubted.possibly_persisted = True
     expected = rows_of(*certain.parts, *pending.parts)
@@ -879,8 +860,7 @@ def expire(*parts: Slice) -> None:
 
 
 def test_a_sweep_takes_settled_slices_out_of_a_lane() -> None:
-    broker = Broker()
-    buffer = broker.buffer()
+    broker, buffer = lane()
     travels = Backlog(TOPIC, 0, 3, [broker.slice(1), broker.slice(2)])
     old = travels.slices()
     buffer.add(travels, 0.0)
@@ -896,8 +876,7 @@ def test_a_sweep_takes_settled_slices_out_of_a_lane() -> None:
 
 
 def test_one_slice_that_lives_longer_does_not_keep_those_behind_it() -> None:
-    broker = Broker()
-    buffer = broker.buffer()
+    broker, buffer = lane()
     first = broker.slice(1)
     buffer.add(first, 0.0)
     most = 0
@@ -913,8 +892,7 @@ def test_one_slice_that_lives_longer_does_not_keep_those_behind_it() -> None:
 
 
 def test_settled_slices_are_not_handed_back() -> None:
-    broker = Broker()
-    buffer = broker.buffer()
+    broker, buffer = lane()
     parts = [broker.slice(1) for _ in range(3)]
     for part in parts:
         buffer.add(part, 0.0)
@@ -928,8 +906,7 @@ def test_settled_slices_are_not_handed_back() -> None:
 
 def test_a_backlog_is_handed_back_as_the_same_item_however_many_slices_it_has() -> None:
     """Items put into the buffer before and after join it, in order, and get its level."""
-    broker = Broker()
-    buffer = broker.buffer()
+    broker, buffer = lane()
     old, fresh = [broker.slice(1) for _ in range(5)], [broker.slice(1) for _ in range(2)]
     backlog = Backlog(TOPIC, 0, 4, old)
     buffer.add(backlog, 0.0)
@@ -972,8 +949,7 @@ def numbered(broker: Broker, buffer: PartitionBuffer, count: int) -> list[Batch]
 def test_a_settled_batch_goes_again_only_for_a_younger_one(
     where: str, settled: list[int], kept: list[int]
 ) -> None:
-    broker = Broker(idempotent=True)
-    buffer = broker.buffer()
+    broker, buffer = lane(idempotent=True)
     batches = numbered(broker, buffer, 3)
     for number in settled:
         expire(*batches[number].parts)
@@ -1008,8 +984,7 @@ def test_a_settled_batch_is_needed_by_a_younger_one_that_waits_elsewhere() -> No
 
 
 def test_a_batch_that_was_refused_needs_no_older_one() -> None:
-    broker = Broker(idempotent=True)
-    buffer = broker.buffer()
+    broker, buffer = lane(idempotent=True)
     first, second = numbered(broker, buffer, 2)
     expire(*first.parts, *second.parts)
     buffer.sequencer.missing(*second.numbered)

@@ -78,8 +78,7 @@ def test_init_goes_on_after_its_time(protocol: int) -> None:
     driver.do(driver.machine.init("a", 0.0, 5.0))
     driver.wait()
     assert driver.now == 5.0
-    failure = driver.failure("a")
-    assert (failure.kind, failure.outcome) == (FailureKind.TIMEOUT, None)
+    assert driver.failed("a") == (FailureKind.TIMEOUT, None)
     driver.do(driver.machine.init("b", 6.0))
     driver.answer()
     driver.answer()
@@ -121,8 +120,7 @@ def test_a_commit_goes_on_after_its_time(
     if lost:
         driver.lose(written=lost == "written")
     driver.wait()
-    failure = driver.failure("commit")
-    assert (failure.kind, failure.outcome) == (FailureKind.TIMEOUT, outcome)
+    assert driver.failed("commit") == (FailureKind.TIMEOUT, outcome)
     driver.do(driver.machine.commit("again", 6.0))
     if state is S.FLUSHING:
         driver.settle()
@@ -256,8 +254,7 @@ def test_a_new_epoch_after_an_abort_may_be_refused() -> None:
     driver = at(S.ENDING_ABORT, TV1)
     driver.end(47)
     driver.answer(53)
-    failure = driver.failure("abort")
-    assert (failure.kind, failure.outcome) == (FailureKind.INITIALIZATION, NOT)
+    assert driver.failed("abort") == (FailureKind.INITIALIZATION, NOT)
     assert driver.machine.state is S.UNINITIALIZED
 
 
@@ -337,5 +334,4 @@ def test_all_callers_are_told_when_the_stage_ends(protocol: int) -> None:
         driver.do(driver.machine.stop(1.0))
         assert len(set(driver.answers) - before) == waiting
         if state is S.ENDING_COMMIT:
-            failure = driver.failure("commit")
-            assert (failure.kind, failure.outcome) == (FailureKind.CLOSED, POSSIBLY)
+            assert driver.failed("commit") == (FailureKind.CLOSED, POSSIBLY)

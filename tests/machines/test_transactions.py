@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -57,12 +56,6 @@ from .transaction_helper import (
     contents,
     refused,
 )
-
-
-def failure_of(driver: Driver, caller: Any) -> tuple[FailureKind, CommitOutcome | None]:
-    found = driver.failure(caller)
-    return found.kind, found.outcome
-
 
 # UNINITIALIZED, INITIALIZING --------------------------------------------------------------------
 
@@ -122,7 +115,7 @@ def test_init_may_end_the_producer(protocol: int, code: int, kind: FailureKind) 
     driver.answer()
     driver.answer(code)
     assert driver.machine.state is S.FATAL
-    assert failure_of(driver, "init") == (kind, None)
+    assert driver.failed("init") == (kind, None)
 
 
 @BOTH
@@ -387,7 +380,7 @@ def test_a_failed_row_makes_it_abortable(protocol: int, state: S) -> None:
     failure = driver.only(FailRows).failure
     assert (failure.kind, failure.cause, failure.code) == (FailureKind.ABORTABLE, "the cause", 10)
     if state is S.FLUSHING:
-        assert failure_of(driver, "commit") == (FailureKind.ABORTABLE, NOT)
+        assert driver.failed("commit") == (FailureKind.ABORTABLE, NOT)
     driver.do(driver.machine.row_failed(1, "another", 1.0, fatal=True))
     assert driver.machine.failure is not None
     assert driver.machine.failure.cause == "the cause", "the first one is kept"
@@ -400,7 +393,7 @@ def test_a_row_that_was_refused_for_the_producer_is_fatal(protocol: int, fenced:
     driver.do(driver.machine.row_failed(1, "cause", 1.0, fatal=True, fenced=fenced))
     assert driver.machine.state is S.FATAL
     kind = FailureKind.FENCED if fenced else FailureKind.FATAL
-    assert failure_of(driver, "commit") == (kind, NOT)
+    assert driver.failed("commit") == (kind, NOT)
 
 
 @BOTH
@@ -567,7 +560,7 @@ def test_what_is_known_after_a_commit_was_refused(
     driver.end(code)
     assert driver.machine.state is state
     outcome = again if lost in ("written", "timed out") else first
-    assert failure_of(driver, "commit") == (kind, outcome)
+    assert driver.failed("commit") == (kind, outcome)
 
 
 @BOTH
@@ -651,7 +644,7 @@ def test_a_timeout_is_told_from_another_instance_by_a_new_epoch(code: int) -> No
     driver.end(code)
     driver.answer(90)
     assert driver.machine.state is S.FATAL
-    assert failure_of(driver, "abort") == (FailureKind.FENCED, NOT)
+    assert driver.failed("abort") == (FailureKind.FENCED, NOT)
 
 
 @pytest.mark.parametrize(
@@ -661,7 +654,7 @@ def test_a_refused_abort_is_fatal(code: int, kind: FailureKind) -> None:
     driver = at(S.ENDING_ABORT, TV2)
     driver.end(code)
     assert driver.machine.state is S.FATAL
-    assert failure_of(driver, "abort") == (kind, NOT)
+    assert driver.failed("abort") == (kind, NOT)
 
 
 @BOTH

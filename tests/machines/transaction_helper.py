@@ -29,7 +29,11 @@ from pykaproducer._machines.transaction_effects import (
     SendFindCoordinator,
     SendInitProducerId,
 )
-from pykaproducer._machines.transaction_states import CallRefused, TransactionFailure
+from pykaproducer._machines.transaction_states import (
+    CallRefused,
+    FailureKind,
+    TransactionFailure,
+)
 from pykaproducer._machines.transaction_states import TransactionState as S
 from pykaproducer._machines.transactions import TransactionMachine
 from pykaproducer._wire.messages import ApiKey
@@ -159,6 +163,11 @@ class Driver:
         found = self.answers[caller].failure
         assert found is not None
         return found
+
+    def failed(self, caller: Any) -> tuple[FailureKind, CommitOutcome | None]:
+        """Return the kind and the outcome of the failure that *caller* got."""
+        found = self.failure(caller)
+        return found.kind, found.outcome
 
     def only(self, kind: type[Any]) -> Any:
         """Return the only effect of *kind* of the last event."""

@@ -151,6 +151,31 @@ class ToKafka(logging.Handler):
             self.producer.send(self.topic, record.getMessage().encode()).result(SOON)
 
 
+class Waiting(logging.Handler):
+    """Waits before it keeps a line."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entered, self.go_on = threading.Event(), threading.Event()
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.entered.set()
+        self.go_on.wait(SOON)
+        self.lines.append(record.getMessage())
+
+
+class Raising(logging.Handler):
+    """Raises an error for each line."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__()
+        self.error = error
+
+    def emit(self, record: logging.LogRecord) -> None:
+        raise self.error
+
+
 @pytest.fixture
 def handlers(monkeypatch: pytest.MonkeyPatch) -> list[logging.Handler]:
     """The handlers of the root logger."""
@@ -224,30 +249,23 @@ def test_close_waits_for_the_lines_of_the_stages(
     handlers: list[logging.Handler], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The handler returns only once close() waits for it."""
-    entered, go_on = threading.Event(), threading.Event()
-    lines: list[str] = []
-
-    class Slow(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            entered.set()
-            go_on.wait(SOON)
-            lines.append(record.getMessage())
+    handler = Waiting()
+    handlers.append(handler)
 
     def join(self: LogWriter, deadline: float) -> bool:
-        go_on.set()
+        handler.go_on.set()
         return Worker.join(self, deadline)
 
-    handlers.append(Slow())
     monkeypatch.setattr(logging.getLogger("pykaproducer"), "level", logging.INFO)
     monkeypatch.setattr(LogWriter, "join", join)
     with ScriptedCluster(topics={"t": 1}) as cluster:
         producer = cluster.producer(**FAST)
         warm_up(producer)
         writer = pipeline_of(producer).log_writer
-        assert entered.wait(SOON)
+        assert handler.entered.wait(SOON)
         producer.close()
-        told = list(lines)
-        go_on.set()
+        told = list(handler.lines)
+        handler.go_on.set()
     assert "broker 0: connected" in told
     assert not writer.is_alive()
 
@@ -255,15 +273,11 @@ def test_close_waits_for_the_lines_of_the_stages(
 def test_ctrl_c_while_a_user_thread_logs_is_not_swallowed(
     handlers: list[logging.Handler],
 ) -> None:
-    class Interrupted(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            raise KeyboardInterrupt
-
     class Failing(Interceptor):
         def on_send(self, record: ProducerRecord) -> ProducerRecord:
             raise ValueError("logged by send()")
 
-    handlers.append(Interrupted())
+    handlers.append(Raising(KeyboardInterrupt()))
     with (
         ScriptedCluster(topics={"t": 1}) as cluster,
         cluster.producer(interceptors=[Failing()], **FAST) as producer,
@@ -276,27 +290,22 @@ def test_lines_that_handlers_are_too_slow_for_are_dropped_and_counted(
     handlers: list[logging.Handler], said: pytest.LogCaptureFixture
 ) -> None:
     """Memory is bounded (P11), whatever a handler does."""
-    entered, go_on = threading.Event(), threading.Event()
-
-    class Stuck(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            entered.set()
-            go_on.wait(SOON)
+    handler = Waiting()
+    handlers.append(handler)
 
     def partitioner(key: bytes | None, everything: list[int], available: list[int]) -> int:
         for number in range(1500):
             log.error("line %d", number)
-            assert entered.wait(SOON)
+            assert handler.entered.wait(SOON)
         return 0
 
-    handlers.append(Stuck())
     log = GuardedLogger("pykaproducer.broker")
     with (
         ScriptedCluster(topics={"t": 1}) as cluster,
         cluster.producer(partitioner=partitioner, **FAST) as producer,
     ):
         producer.send("t", b"value").result(SOON)
-        go_on.set()
+        handler.go_on.set()
         told = [record.getMessage() for record in said.records if record.levelno > logging.INFO]
     (count,) = (int(line.split()[0]) for line in told if "lines were dropped" in line)
     kept = [line for line in told if line.startswith("line ")]
@@ -309,12 +318,7 @@ def test_a_handler_that_ends_the_thread_loses_no_other_line(
     handlers: list[logging.Handler], said: pytest.LogCaptureFixture
 ) -> None:
     """Some handlers call sys.exit() at an error."""
-
-    class Exits(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            raise SystemExit(1)
-
-    handlers.append(Exits())
+    handlers.append(Raising(SystemExit(1)))
     with ScriptedCluster(topics={"t": 1}) as cluster, cluster.producer(**FAST) as producer:
         warm_up(producer)
         cluster.next("produce", Drop())
