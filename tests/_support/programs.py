@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from typing import Any
 
 #: How long a program may take before the test fails (seconds).
 PATIENCE = 60.0
@@ -110,14 +111,20 @@ INTERRUPTS = textwrap.dedent(
 )
 
 
-def run(script: str, *arguments: str, timeout: float = PATIENCE, code: int = 0) -> str:
-    """Return the output of the script, which must end by itself, with the exit *code*."""
+def run(
+    script: str, *arguments: str, timeout: float = PATIENCE, code: int = 0, **options: Any
+) -> str:
+    """Return the output of the script, which must end by itself, with the exit *code*.
+
+    *options* are those of ``subprocess.run()``.
+    """
     ended = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script), *arguments],
         capture_output=True,
         text=True,
         timeout=timeout,
         check=False,
+        **options,
     )
     assert ended.returncode == code, ended.stdout + ended.stderr
     return ended.stdout

@@ -33,6 +33,13 @@ def nasty(lines: int) -> bytes:
     return b"\n".join([*found, b"no terminator"])
 
 
+def produce(
+    cluster: KafkaCluster, topic: str, *arguments: str, data: bytes = b""
+) -> subprocess.CompletedProcess[bytes]:
+    servers = cluster.bootstrap_servers
+    return run("produce", "-t", topic, "--bootstrap-servers", servers, *arguments, data=data)
+
+
 def test_kafka_pythons_consumer_gets_every_byte_in_order(
     cluster: KafkaCluster, topic: str, tmp_path: pathlib.Path
 ) -> None:
@@ -40,7 +47,7 @@ def test_kafka_pythons_consumer_gets_every_byte_in_order(
     source = tmp_path / "lines"
     source.write_bytes(nasty(5000))
     servers = cluster.bootstrap_servers
-    done = run("produce", "-t", topic, "--bootstrap-servers", servers, str(source))
+    done = produce(cluster, topic, str(source))
     assert done.returncode == 0, done.stderr.decode()
     records = consume(servers, topic, 5001)
     assert b"\n".join(record.value for record in records) == source.read_bytes()
@@ -92,26 +99,25 @@ def test_several_files_and_standard_input_among_them(
     cluster.create_topic(topic)
     for name, data in {"one": b"1\n2", "three": b"4\n"}.items():
         (tmp_path / name).write_bytes(data)
-    servers = cluster.bootstrap_servers
     files = [str(tmp_path / "one"), "-", str(tmp_path / "three")]
-    done = run("produce", "-t", topic, "--bootstrap-servers", servers, *files, data=b"3")
+    done = produce(cluster, topic, *files, data=b"3")
     assert done.returncode == 0, done.stderr.decode()
-    assert [record.value for record in consume(servers, topic, 4)] == [b"1", b"2", b"3", b"4"]
+    records = consume(cluster.bootstrap_servers, topic, 4)
+    assert [record.value for record in records] == [b"1", b"2", b"3", b"4"]
 
 
 def test_no_line_is_no_message(cluster: KafkaCluster, topic: str) -> None:
     cluster.create_topic(topic)
-    servers = cluster.bootstrap_servers
-    done = run("produce", "-t", topic, "--bootstrap-servers", servers)
+    done = produce(cluster, topic)
     assert done.returncode == 0
     assert b"0 of 0 lines delivered" in done.stderr
-    assert end_of(servers, topic) == 0
+    assert end_of(cluster.bootstrap_servers, topic) == 0
 
 
 def test_the_summary_and_nothing_else_in_a_pipe(cluster: KafkaCluster, topic: str) -> None:
     cluster.create_topic(topic)
     servers = cluster.bootstrap_servers
-    done = run("produce", "-t", topic, "--bootstrap-servers", servers, data=b"a\n" * 1000)
+    done = produce(cluster, topic, data=b"a\n" * 1000)
     assert done.stdout == b""
     first, second, rest = done.stderr.decode().split("\n")
     assert first.startswith(f"pykaproducer: 1,000 of 1,000 lines delivered to {topic} at {servers}")
@@ -226,10 +232,7 @@ def test_rejects_that_cannot_be_kept_are_told_of() -> None:
 
 def test_a_partition_that_does_not_exist(cluster: KafkaCluster, topic: str) -> None:
     cluster.create_topic(topic, partitions=3)
-    servers = cluster.bootstrap_servers
-    done = run(
-        "produce", "-t", topic, "--bootstrap-servers", servers, "--partition", "3", data=b"a\n"
-    )
+    done = produce(cluster, topic, "--partition", "3", data=b"a\n")
     assert done.returncode == 2
     assert b"has partitions 0 to 2" in done.stderr
 

@@ -47,6 +47,12 @@ def directory() -> Iterator[pathlib.Path]:
         yield pathlib.Path(name)
 
 
+@pytest.fixture
+def path(directory: pathlib.Path) -> pathlib.Path:
+    """Return the path of a socket."""
+    return directory / "a.sock"
+
+
 class Busy:
     """A producer that has delivered a thousand more messages at each call."""
 
@@ -63,8 +69,7 @@ class Busy:
 # On a terminal ------------------------------------------------------------------------------------
 
 
-def test_the_picture_and_the_keys(directory: pathlib.Path) -> None:
-    path = directory / "a.sock"
+def test_the_picture_and_the_keys(path: pathlib.Path) -> None:
     with (
         speaking(path, Busy()),
         on_a_terminal("top", str(path), "--interval", "0.1", columns=60) as terminal,
@@ -87,8 +92,7 @@ def test_the_picture_and_the_keys(directory: pathlib.Path) -> None:
         assert terminal.is_as_before()
 
 
-def test_transactions(directory: pathlib.Path) -> None:
-    path = directory / "a.sock"
+def test_transactions(path: pathlib.Path) -> None:
     refused = {**TRANSACTIONS, "state": "abortable", "error": "there is no such topic"}
     latency = {**snapshot()["latency_ms"], "commit": SOME}
 
@@ -107,8 +111,7 @@ def test_transactions(directory: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize(("columns", "lines"), [(20, 5), (1, 1), (500, 100)])
-def test_any_size(columns: int, lines: int, directory: pathlib.Path) -> None:
-    path = directory / "a.sock"
+def test_any_size(columns: int, lines: int, path: pathlib.Path) -> None:
     arguments = ("top", str(path), "--interval", "0.1")
     with (
         speaking(path, Busy()),
@@ -121,8 +124,7 @@ def test_any_size(columns: int, lines: int, directory: pathlib.Path) -> None:
         assert b"Traceback" not in terminal.shown
 
 
-def test_ctrl_c_is_an_end_like_any_other(directory: pathlib.Path) -> None:
-    path = directory / "a.sock"
+def test_ctrl_c_is_an_end_like_any_other(path: pathlib.Path) -> None:
     with speaking(path, Busy()), on_a_terminal("top", str(path)) as terminal:
         terminal.wait_for("q quits")
         terminal.press(b"\x03")
@@ -132,8 +134,7 @@ def test_ctrl_c_is_an_end_like_any_other(directory: pathlib.Path) -> None:
         assert terminal.is_as_before()
 
 
-def test_the_end_of_who_is_watched(directory: pathlib.Path) -> None:
-    path = directory / "a.sock"
+def test_the_end_of_who_is_watched(path: pathlib.Path) -> None:
     with contextlib.ExitStack() as stack:
         with speaking(path, Busy()):
             arguments = ("top", str(path), "--interval", "0.1")
@@ -145,8 +146,7 @@ def test_the_end_of_who_is_watched(directory: pathlib.Path) -> None:
         assert terminal.is_as_before()
 
 
-def test_a_process_that_does_not_answer_is_waited_for(directory: pathlib.Path) -> None:
-    path = directory / "a.sock"
+def test_a_process_that_does_not_answer_is_waited_for(path: pathlib.Path) -> None:
     answers = threading.Event()
     looks = itertools.count()
 
@@ -176,8 +176,7 @@ def test_a_process_that_does_not_answer_is_waited_for(directory: pathlib.Path) -
 # Without a terminal -------------------------------------------------------------------------------
 
 
-def test_one_picture_in_plain_text(directory: pathlib.Path) -> None:
-    path = directory / "a.sock"
+def test_one_picture_in_plain_text(path: pathlib.Path) -> None:
     with speaking(path, Busy()):
         done = run("top", str(path), "--once", "--interval", "0.1")
     assert done.returncode == 0, done.stderr.decode()
@@ -198,8 +197,7 @@ def test_numbers_stay_near_their_labels_in_a_wide_terminal() -> None:
     assert len(line[:200].rstrip()) <= 100
 
 
-def test_lines_of_json_until_the_end(directory: pathlib.Path) -> None:
-    path = directory / "a.sock"
+def test_lines_of_json_until_the_end(path: pathlib.Path) -> None:
     says = iter([snapshot(), snapshot(), snapshot(state="closed")])
     with speaking(path, lambda: next(says)):
         done = run("top", str(path), "--json", "--interval", "0.1")
@@ -209,16 +207,14 @@ def test_lines_of_json_until_the_end(directory: pathlib.Path) -> None:
     assert b"900 of 1,000" in done.stderr
 
 
-def test_what_it_shows_gives_the_terminal_no_commands(directory: pathlib.Path) -> None:
-    path = directory / "a.sock"
+def test_what_it_shows_gives_the_terminal_no_commands(path: pathlib.Path) -> None:
     with speaking(path, lambda: snapshot(client_id="\x1b]0;evil\x07[red]\n")):
         done = run("top", str(path), "--once", "--interval", "0.1")
     assert done.returncode == 0
     assert done.stdout.startswith(b"?]0;evil?[red]?  pid")
 
 
-def test_without_rich(directory: pathlib.Path) -> None:
-    path = directory / "a.sock"
+def test_without_rich(path: pathlib.Path) -> None:
     program = "import sys; sys.modules['rich'] = None; import pykaproducer.cli as c; "
     with speaking(path, snapshot):
         for option, status in (("--once", 1), ("--json", 0)):

@@ -275,15 +275,6 @@ def test_a_cluster_that_is_not_there(action: list[str], capsys: pytest.CaptureFi
     assert err.endswith(f"(bootstrap servers: {NOWHERE})\n")
 
 
-def test_a_long_wait_says_why(capsys: pytest.CaptureFixture[str]) -> None:
-    where = ["--bootstrap-servers", NOWHERE, "-X", "max_block_ms=3000"]
-    _, err = printed(capsys, "list", *where, status=1)
-    first, last = err.splitlines()
-    reason = f"no connection to {NOWHERE}: connection refused: nothing listens there"
-    assert first == f"pykaproducer: {reason}; trying again"
-    assert reason in last
-
-
 @pytest.mark.kafka
 def test_rights_that_are_missing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     security = Security("SASL_PLAINTEXT", mechanism="PLAIN", authorize=True)

@@ -104,14 +104,6 @@ class Broker:
         others = self.settler.settle(batches, confirmed(batches), self.now, reports, finished)
         return others, filled(reports), filled(finished)
 
-    def sealed(
-        self, count: int, **options: Any
-    ) -> tuple[list[PartitionBuffer], list[Slice], list[Batch]]:
-        """Return *count* buffers, the slice of each, and its batch, in one request."""
-        buffers = self.buffers(count)
-        parts = self.fill(buffers, **options)
-        return buffers, parts, self.seal()[0]
-
     def seal(self, room: int = LARGE) -> tuple[list[Batch], Any]:
         """Return the batches of a request, and the first buffer that was left alone."""
         batches: list[Batch] = []
@@ -123,8 +115,9 @@ class Broker:
 # Splitting a batch in place -----------------------------------------------------------------------
 
 
-def one_batch(broker: Broker, messages: int, **options: Any) -> tuple[PartitionBuffer, Batch]:
-    """Return a sealed batch of *messages* messages, in two slices, and its buffer."""
+def one_batch(messages: int, **options: Any) -> tuple[Broker, PartitionBuffer, Batch]:
+    """Return a broker, its buffer, and a sealed batch of *messages* messages in two slices."""
+    broker = Broker()
     (buffer,) = broker.buffers(1)
     for count in (messages // 2, messages - messages // 2):
         for number in range(count):
@@ -133,13 +126,12 @@ def one_batch(broker: Broker, messages: int, **options: Any) -> tuple[PartitionB
             broker.batcher.add(buffer, part, broker.now)
     (batch,) = broker.seal()[0]
     assert batch.count == messages
-    return buffer, batch
+    return broker, buffer, batch
 
 
 @pytest.mark.parametrize("messages", [2, 3, 7, 10])
 def test_the_halves_of_a_batch_have_its_rows_and_its_numbers(messages: int) -> None:
-    broker = Broker()
-    buffer, batch = one_batch(broker, messages)
+    broker, buffer, batch = one_batch(messages)
     before = buffer.sequencer.next_sequence
     halves = some(broker.sealer.split(batch))
     first, second = halves
@@ -167,16 +159,14 @@ def settle_each(broker: Broker, halves: list[Batch]) -> None:
 
 
 def test_the_number_after_the_last_one_is_0() -> None:
-    broker = Broker()
-    _, batch = one_batch(broker, 4)
+    broker, _, batch = one_batch(4)
     batch.first_sequence = (1 << 31) - 2
     halves = some(broker.sealer.split(batch))
     assert [half.first_sequence for half in halves] == [(1 << 31) - 2, 0]
 
 
 def test_a_batch_with_an_expired_row_is_not_split() -> None:
-    broker = Broker()
-    _, batch = one_batch(broker, 4)
+    broker, _, batch = one_batch(4)
     batch.parts[0].chunk.pick([0]).fail(ValueError(), ValueError())
     assert broker.sealer.split(batch) is None
     for part in batch.parts:
@@ -185,8 +175,7 @@ def test_a_batch_with_an_expired_row_is_not_split() -> None:
 
 
 def test_a_batch_whose_rows_are_gone_is_not_split() -> None:
-    broker = Broker()
-    _, batch = one_batch(broker, 4)
+    broker, _, batch = one_batch(4)
     for part in batch.parts:
         settled = some(part.fail(ValueError(), ValueError()))
         settled.finish()
@@ -197,8 +186,7 @@ def test_a_batch_whose_rows_are_gone_is_not_split() -> None:
 @needs_hook
 @pytest.mark.parametrize("allocation", range(40))
 def test_without_memory_a_batch_stays_as_it_is(allocation: int) -> None:
-    broker = Broker()
-    _, batch = one_batch(broker, 6)
+    broker, _, batch = one_batch(6)
     rows = [part.row_numbers() for part in batch.parts]
     call_without_memory(allocation, broker.sealer.split, batch)
     assert [part.row_numbers() for part in batch.parts] == rows
@@ -208,9 +196,8 @@ def test_without_memory_a_batch_stays_as_it_is(allocation: int) -> None:
 
 def test_the_sealer_counts_its_batches() -> None:
     """A batch that was split is none, and each of its halves is one."""
-    broker = Broker()
-    assert broker.sealer.sealed_so_far == 0
-    _, batch = one_batch(broker, 4)
+    assert Broker().sealer.sealed_so_far == 0
+    broker, _, batch = one_batch(4)
     assert broker.sealer.sealed_so_far == 1
     broker.sealer.split(batch)
     assert broker.sealer.sealed_so_far == 2
@@ -430,6 +417,16 @@ def test_without_memory_messages_count_as_not_written() -> None:
 # Settling -----------------------------------------------------------------------------------------
 
 
+def sealed(
+    count: int, **options: Any
+) -> tuple[Broker, list[PartitionBuffer], list[Slice], list[Batch]]:
+    """Return a broker, *count* buffers, the slice of each, and its batch, in one request."""
+    broker = Broker()
+    buffers = broker.buffers(count)
+    parts = broker.fill(buffers, **options)
+    return broker, buffers, parts, broker.seal()[0]
+
+
 def confirmed(batches: list[Batch]) -> Confirmation:
     """Return offsets 100, 101, ... and no timestamps."""
     results = {(each.topic, each.partition): (100 + n, -1) for n, each in enumerate(batches)}
@@ -478,8 +475,7 @@ def test_the_producer_is_known_to_the_broker_afterwards() -> None:
 
 
 def test_the_batches_of_failed_and_of_moved_buffers_are_left_alone() -> None:
-    broker = Broker()
-    buffers, _, batches = broker.sealed(3)
+    broker, buffers, _, batches = sealed(3)
     buffers[0].failing = True
     broker.moved.add(buffers[2])
     others, _, _ = broker.settle(batches)
@@ -490,9 +486,8 @@ def test_the_batches_of_failed_and_of_moved_buffers_are_left_alone() -> None:
 
 
 def test_rows_with_a_callback_are_returned_and_not_released() -> None:
-    broker = Broker()
     called: list[Any] = []
-    *_, batches = broker.sealed(2, on_delivery=lambda error, handle: called.append(handle.offset))
+    broker, *_, batches = sealed(2, on_delivery=lambda error, handle: called.append(handle.offset))
     others, reports, left = broker.settle(batches)
     assert (others, left, called) == ([], [], [])
     for part in reports:
@@ -502,8 +497,7 @@ def test_rows_with_a_callback_are_returned_and_not_released() -> None:
 
 
 def test_rows_that_expired_before_keep_their_outcome() -> None:
-    broker = Broker()
-    buffers, (part,), batches = broker.sealed(1)
+    broker, buffers, (part,), batches = sealed(1)
     settled = some(part.chunk.whole().fail(ValueError("no"), ValueError("perhaps")))
     report(settled)
     assert broker.settle(batches) == ([], [], [])
@@ -514,8 +508,7 @@ def test_rows_that_expired_before_keep_their_outcome() -> None:
 def test_what_is_settled_before_memory_runs_out_is_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    broker = Broker()
-    *_, batches = broker.sealed(3, on_delivery=lambda error, handle: None)
+    broker, *_, batches = sealed(3, on_delivery=lambda error, handle: None)
     real = broker.metrics.partition
 
     def refused(topic: str, partition: int) -> Any:
@@ -536,8 +529,7 @@ def test_what_is_settled_before_memory_runs_out_is_reported(
 @needs_hook
 @pytest.mark.parametrize("allocation", range(40))
 def test_whichever_allocation_fails_what_is_settled_is_reported(allocation: int) -> None:
-    broker = Broker()
-    *_, batches = broker.sealed(3, on_delivery=lambda error, handle: None)
+    broker, *_, batches = sealed(3, on_delivery=lambda error, handle: None)
     confirmation, now, settle = confirmed(batches), broker.now, broker.settler.settle
     reports: list[Slice | None] = []
     finished: list[Chunk | None] = []
@@ -548,15 +540,13 @@ def test_whichever_allocation_fails_what_is_settled_is_reported(allocation: int)
 
 
 def test_a_confirmation_of_another_request_is_refused() -> None:
-    broker = Broker()
-    *_, batches = broker.sealed(2)
+    broker, *_, batches = sealed(2)
     with pytest.raises(ValueError, match="another request"):
         broker.settler.settle(batches, confirmed(batches[:1]), broker.now, [], [])
 
 
 def test_a_confirmation_has_as_many_results_as_batches() -> None:
-    broker = Broker()
-    *_, batches = broker.sealed(2)
+    broker, *_, batches = sealed(2)
     made = confirmed(batches)
     assert (len(made), made[1]) == (2, (101, -1))
     for place in (-1, 2):
@@ -581,8 +571,7 @@ def test_rows_that_someone_waits_for_are_returned() -> None:
 
 def test_rows_of_a_chunk_with_a_failed_message_are_returned() -> None:
     """The caller remembers failures that nothing has reported."""
-    broker = Broker()
-    _, parts, batches = broker.sealed(2)
+    broker, _, parts, batches = sealed(2)
     parts[0].chunk.pick([1]).fail(ValueError("no"), ValueError("perhaps"))
     _, reports, finished = broker.settle(batches)
     assert ([each.partition for each in reports], finished) == ([0], [])

@@ -10,8 +10,6 @@ import json
 import math
 import pathlib
 import pickle
-import subprocess
-import sys
 from typing import Any
 
 import fastavro
@@ -22,6 +20,7 @@ from hypothesis import strategies as st
 
 from pykaproducer._load.mapping import Mapped
 from pykaproducer._load.select import Selection
+from tests._support import programs
 
 TEXT = st.text(max_size=8) | st.sampled_from(
     ['"', "\\", "\n", "\x00", "\x1f", "\x7f", "\u2028", "é"]
@@ -377,5 +376,4 @@ try:
 except ValueError as error:
     print(error)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert 'pip install "pykaproducer[load]"' in done.stdout, done.stderr
+    assert 'pip install "pykaproducer[load]"' in programs.run(program)

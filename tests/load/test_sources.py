@@ -6,15 +6,14 @@ import bz2
 import gzip
 import json
 import pathlib
-import subprocess
-import sys
 from typing import Any
 
 import pyarrow
 import pytest
-from pyarrow import orc, parquet
+from pyarrow import csv, orc, parquet
 
 from pykaproducer._load.sources import LoadSource, Options, SourceBatch, SourceError, open_source
+from tests._support import programs
 
 
 @pytest.fixture
@@ -32,6 +31,19 @@ def write(path: str, content: str | bytes) -> None:
 def write_parquet(path: str, columns: dict[str, Any], **options: Any) -> None:
     pathlib.Path(path).parent.mkdir(parents=True, exist_ok=True)
     parquet.write_table(pyarrow.table(columns), path, **options)
+
+
+def write_rows(name: str, rows: list[dict[str, Any]]) -> None:
+    """Write a file in the format of its suffix."""
+    table = pyarrow.Table.from_pylist(rows)
+    if name.endswith((".parquet", ".pq")):
+        parquet.write_table(table, name)
+    elif name.endswith(".orc"):
+        orc.write_table(table, name)
+    elif name.endswith(".csv"):
+        csv.write_csv(table, name)
+    else:
+        write(name, "".join(json.dumps(row) + "\n" for row in rows))
 
 
 def rows(*names: str, **options: Any) -> list[dict[str, Any]]:
@@ -60,12 +72,7 @@ ROWS = [{"id": 1, "name": "a"}, {"id": 2, "name": None}]
 
 @pytest.mark.parametrize("name", ["x.parquet", "x.pq", "x.orc", "x.jsonl", "x.ndjson", "x.JSON"])
 def test_each_format_is_told_by_its_suffix(there: pathlib.Path, name: str) -> None:
-    if name.endswith((".parquet", ".pq")):
-        write_parquet(name, {"id": [1, 2], "name": ["a", None]})
-    elif name.endswith(".orc"):
-        orc.write_table(pyarrow.table({"id": [1, 2], "name": ["a", None]}), name)
-    else:
-        write(name, "\n".join(json.dumps(row) for row in ROWS))
+    write_rows(name, ROWS)
     assert rows(name) == ROWS
 
 
@@ -277,12 +284,7 @@ def test_batches_say_their_file_their_row_and_how_far_it_is(there: pathlib.Path)
 
 @pytest.mark.parametrize("name", ["x.parquet", "x.orc", "x.csv", "x.jsonl"])
 def test_without_any_column_there_are_still_rows(there: pathlib.Path, name: str) -> None:
-    if name == "x.parquet":
-        write_parquet(name, {"a": [1, 2, 3]})
-    elif name == "x.orc":
-        orc.write_table(pyarrow.table({"a": [1, 2, 3]}), name)
-    else:
-        write(name, "a\n1\n2\n3\n" if name == "x.csv" else '{"a":1}\n' * 3)
+    write_rows(name, [{"a": number} for number in range(3)])
     found = list(open_source([name]).batches([]))
     assert [(each.batch.num_rows, each.batch.num_columns) for each in found] == [(3, 0)]
 
@@ -353,5 +355,4 @@ try:
 except SourceError as error:
     print(error)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert 'pip install "pykaproducer[load]"' in done.stdout, done.stderr
+    assert 'pip install "pykaproducer[load]"' in programs.run(program)

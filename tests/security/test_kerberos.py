@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -18,6 +16,7 @@ import pytest
 
 from pykaproducer.testing import ClusterError, KafkaCluster, KerberosService, Security
 from pykaproducer.testing._jars import java_with
+from tests._support import programs
 from tests._support.fixtures.kerberos import REALM, Kdc
 from tests.cluster.readback import read_log
 
@@ -92,17 +91,9 @@ def run(
     again: bool = False,
 ) -> dict[str, Any]:
     task = {"settings": settings, "topic": topic, "again": again}
-    done = subprocess.run(
-        [sys.executable, "-c", _PROGRAM],
-        input=json.dumps(task),
-        env={**kdc.environment, **(environment or {})},
-        capture_output=True,
-        text=True,
-        timeout=_PATIENCE,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
+    env = {**kdc.environment, **(environment or {})}
+    printed = programs.run(_PROGRAM, timeout=_PATIENCE, input=json.dumps(task), env=env)
+    found: dict[str, Any] = json.loads(printed)
     return found
 
 
@@ -220,13 +211,5 @@ def test_the_program_of_the_page(
     text = text.replace('"events"', repr(kerberized_topic))
     # The broker's host is an address here.
     text = text.replace('"GSSAPI",', '"GSSAPI", sasl_kerberos_domain_name="localhost",')
-    done = subprocess.run(
-        [sys.executable, "-c", text],
-        env=kdc.environment,
-        capture_output=True,
-        text=True,
-        timeout=_PATIENCE,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    programs.run(text, timeout=_PATIENCE, env=kdc.environment)
     assert read_log(kerberized, kerberized_topic).values == [b"value"]

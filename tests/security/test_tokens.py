@@ -269,22 +269,27 @@ def test_a_renewal_that_fails_is_logged_while_messages_are_delivered(
 # Failures ---------------------------------------------------------------------------------------
 
 
+@pytest.fixture
 def undelivered(
-    secured: KafkaCluster, topic: str, caplog: pytest.LogCaptureFixture, **changes: Any
-) -> str:
-    """Return the error of a message that cannot be delivered, and check the log."""
-    wanted = settings(secured, **{"delivery_timeout_ms": DEADLINE_MS, **changes})
-    caplog.clear()
-    with caplog.at_level(logging.DEBUG, "pykaproducer"), Producer(**wanted) as producer:
-        error = producer.send(topic, b"not there").exception(SOON)
-    warnings = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
-    assert len(warnings) == len(set(warnings))
-    text = str(error)
-    assert "DeliveryTimeoutError" in [kind.__name__ for kind in type(error).__mro__]
-    assert topic in text
-    assert "\n" not in text
-    assert PASSWORD not in text + caplog.text
-    return text
+    secured: KafkaCluster, secured_topic: str, caplog: pytest.LogCaptureFixture
+) -> Callable[..., str]:
+    """Return a function that returns the error of a message, after it has checked the log."""
+
+    def error_of(**changes: Any) -> str:
+        wanted = settings(secured, **{"delivery_timeout_ms": DEADLINE_MS, **changes})
+        caplog.clear()
+        with caplog.at_level(logging.DEBUG, "pykaproducer"), Producer(**wanted) as producer:
+            error = producer.send(secured_topic, b"not there").exception(SOON)
+        warnings = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
+        assert len(warnings) == len(set(warnings))
+        text = str(error)
+        assert "DeliveryTimeoutError" in [kind.__name__ for kind in type(error).__mro__]
+        assert secured_topic in text
+        assert "\n" not in text
+        assert PASSWORD not in text + caplog.text
+        return text
+
+    return error_of
 
 
 @pytest.mark.parametrize(
@@ -303,15 +308,14 @@ def undelivered(
     ids=lambda value: value[:30] if isinstance(value, str) else "",
 )
 def test_an_endpoint_that_gives_no_token(
-    secured: KafkaCluster,
     token_server: TokenServer,
-    secured_topic: str,
+    undelivered: Callable[..., str],
     caplog: pytest.LogCaptureFixture,
     reply: TokenReply,
     text: str,
 ) -> None:
     token_server.answer = lambda request: reply
-    error = undelivered(secured, secured_topic, caplog)
+    error = undelivered()
     assert f"no token from {token_server.url}: " in error
     assert text in error
     assert f"no token from {token_server.url}: " in caplog.text
@@ -321,10 +325,10 @@ def test_an_endpoint_that_is_down_and_comes_back(
     secured: KafkaCluster,
     token_server: TokenServer,
     secured_topic: str,
-    caplog: pytest.LogCaptureFixture,
+    undelivered: Callable[..., str],
 ) -> None:
     down = "http://127.0.0.1:1/token"
-    error = undelivered(secured, secured_topic, caplog, sasl_oauthbearer_token_endpoint_url=down)
+    error = undelivered(sasl_oauthbearer_token_endpoint_url=down)
     assert f"no token from {down}: 127.0.0.1:1 cannot be reached: connection refused" in error
     token_server.answer = lambda request: TokenReply.of(503)
     with (
@@ -343,7 +347,7 @@ def test_an_endpoint_that_is_slow(
     secured: KafkaCluster,
     token_server: TokenServer,
     secured_topic: str,
-    caplog: pytest.LogCaptureFixture,
+    undelivered: Callable[..., str],
 ) -> None:
     """Messages have their outcome in time, and the producer is closed without the answer."""
     go_on = threading.Event()
@@ -352,9 +356,9 @@ def test_an_endpoint_that_is_slow(
         go_on.wait(SOON)
 
     token_server.answer = slow
-    error = undelivered(secured, secured_topic, caplog)
+    error = undelivered()
     assert f"waiting for a token from {token_server.url}" in error
-    error = undelivered(secured, secured_topic, caplog, sasl_login_read_timeout_ms=300)
+    error = undelivered(sasl_login_read_timeout_ms=300)
     assert "it did not answer within 0.3 s (sasl_login_read_timeout_ms)" in error
     with Producer(**settings(secured)) as producer:
         delivery = producer.send(secured_topic, b"there")
@@ -366,12 +370,12 @@ def test_a_token_that_the_broker_refuses_is_replaced(
     secured: KafkaCluster,
     token_server: TokenServer,
     secured_topic: str,
-    caplog: pytest.LogCaptureFixture,
+    undelivered: Callable[..., str],
 ) -> None:
     token_server.answer = lambda request: TokenReply.of(
         200, access_token=token_server.token("alice")[:-8] + "AAAAAAAA", expires_in=3600
     )
-    error = undelivered(secured, secured_topic, caplog)
+    error = undelivered()
     assert "authentication failed with OAUTHBEARER: " in error
     with (
         Producer(**settings(secured, sasl_login_retry_backoff_max_ms=100)) as producer,
