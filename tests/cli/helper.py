@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from unittest import mock
 
 from kafka import KafkaConsumer
 from kafka.structs import TopicPartition
 
+from pykaproducer import cli
 from pykaproducer.cli import main
+from pykaproducer.cli._completion import CommandSpec, command_of
 
 #: Refuses connections.
 NOWHERE = "127.0.0.1:9"
@@ -22,6 +26,16 @@ PATIENCE = 120
 def command(*arguments: str) -> list[str]:
     """Return the command line with *arguments*."""
     return [sys.executable, "-m", "pykaproducer", *arguments]
+
+
+def all_commands(*, without: object = None) -> Iterator[CommandSpec]:
+    """Yield the program and each of its commands, *without* those of a module."""
+    parser = argparse.ArgumentParser()
+    commands = parser.add_subparsers()
+    for module in cli.COMMANDS:
+        if module is not without:
+            module.add_parser(commands)
+    return command_of(parser).all()
 
 
 def run(*arguments: str, data: bytes = b"") -> subprocess.CompletedProcess[bytes]:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import io
 import os
@@ -20,13 +19,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pykaproducer.testing
-from pykaproducer import cli
 from pykaproducer.cli import main, top
-from pykaproducer.cli._completion import command_of
 from pykaproducer.config import SETTINGS
 from tests._support.fuzz import tries
 
-from .helper import NOWHERE, PATIENCE, command
+from .helper import NOWHERE, PATIENCE, all_commands, command
 
 #: These come last, so that each command ends soon.
 SHORT = ["--bootstrap-servers", NOWHERE, "-X", "delivery_timeout_ms=40", "-X", "max_block_ms=40"]
@@ -87,12 +84,7 @@ OPTIONS: dict[str, st.SearchStrategy[str] | None] = {
 
 def _commands() -> Iterator[tuple[list[str], list[str]]]:
     """Yield each command, and which of the options above it has."""
-    parser = argparse.ArgumentParser()
-    below = parser.add_subparsers()
-    for module in cli.COMMANDS:
-        if module is not top:  # it watches running processes until Ctrl-C
-            module.add_parser(below)
-    for each in command_of(parser).all():
+    for each in all_commands(without=top):  # it watches running processes until Ctrl-C
         known = {name for option in each.options for name in option.names}
         yield list(each.path), [name for name in OPTIONS if name in known]
 

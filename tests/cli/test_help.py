@@ -2,29 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Iterator
-
 import pytest
 
-from pykaproducer import cli
-from pykaproducer.cli._completion import command_of
-
-from .helper import status_of
+from .helper import all_commands, status_of
 
 COLUMNS = 80
 
 
-def _paths() -> Iterator[tuple[str, ...]]:
-    parser = argparse.ArgumentParser()
-    commands = parser.add_subparsers()
-    for module in cli.COMMANDS:
-        module.add_parser(commands)
-    for command in command_of(parser).all():
-        yield command.path
-
-
-@pytest.mark.parametrize("path", list(_paths()), ids=" ".join)
+@pytest.mark.parametrize("path", [each.path for each in all_commands()], ids=" ".join)
 def test_the_help_fits_and_has_examples(
     path: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

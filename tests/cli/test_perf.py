@@ -24,10 +24,6 @@ from tests._support.consumer import consume
 
 from .helper import NOWHERE, PATIENCE, command, end_of, run, status_of
 
-PROGRESS = re.compile(
-    r"\d+ records sent, [\d.]+ records/sec \([\d.]+ MB/sec\), [\d.]+ ms avg latency, "
-    r"[\d.]+ ms max latency\."
-)
 LAST = re.compile(
     r"(\d+) records sent, [\d.]+ records/sec \([\d.]+ MB/sec\), [\d.]+ ms avg latency, "
     r"[\d.]+ ms max latency, [\d.]+ ms 50th, [\d.]+ ms 95th, [\d.]+ ms 99th, [\d.]+ ms 99\.9th\."

@@ -16,6 +16,7 @@ from pykaproducer.testing import KafkaCluster, TokenServer
 from tests._support.keys import decrypted, pem_of, public_pem, rsa_key
 from tests._support.pairs import partly
 from tests._support.stores import key_store, trust_store
+from tests.cli.helper import run
 from tests.cluster.readback import read_log
 
 from .listeners import PASSWORD, On
@@ -133,14 +134,7 @@ def test_a_properties_file_of_java(
     assert "$ pykaproducer produce --config client.properties -t events" in _SHELL
     path = directory / "client.properties"
     path.write_text(_here(_PROPERTIES[0], secured, directory))
-    command = ["produce", "--config", str(path), "-t", secured_topic]
-    done = subprocess.run(
-        [sys.executable, "-m", "pykaproducer", *command],
-        input=b"value\n",
-        capture_output=True,
-        timeout=_PATIENCE,
-        check=False,
-    )
+    done = run("produce", "--config", str(path), "-t", secured_topic, data=b"value\n")
     assert done.returncode == 0, done.stderr
     assert PASSWORD.encode() not in done.stdout + done.stderr
     assert read_log(secured, secured_topic).values == [b"value"]

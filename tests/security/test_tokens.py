@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -21,6 +19,7 @@ from pykaproducer.testing import KafkaCluster, TokenReply, TokenRequest, TokenSe
 from tests._support import programs
 from tests._support.keys import ec_key, pem_of, public_pem, rsa_key
 from tests._support.logs import told_by_log
+from tests.cli.helper import run
 from tests.cluster.readback import read_log
 from tests.cluster.stream import PATIENCE
 
@@ -38,20 +37,23 @@ def settings(secured: KafkaCluster, **changes: Any) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def deliver(secured: KafkaCluster, topic: str, **changes: Any) -> None:
-    with Producer(**settings(secured, **changes)) as producer:
-        producer.send(topic, b"there").result(SOON)
-    assert read_log(secured, topic).values[-1] == b"there"
+@pytest.fixture
+def deliver(secured: KafkaCluster, secured_topic: str) -> Callable[..., None]:
+    """Return a function that delivers a message with changed settings."""
+
+    def deliver_one(**changes: Any) -> None:
+        with Producer(**settings(secured, **changes)) as producer:
+            producer.send(secured_topic, b"there").result(SOON)
+        assert read_log(secured, secured_topic).values[-1] == b"there"
+
+    return deliver_one
 
 
 def test_one_token_is_shared_by_all_connections(
-    secured: KafkaCluster,
-    token_server: TokenServer,
-    secured_topic: str,
-    caplog: pytest.LogCaptureFixture,
+    deliver: Callable[..., None], token_server: TokenServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.DEBUG, "pykaproducer"):
-        deliver(secured, secured_topic, sasl_oauthbearer_scope="events")
+        deliver(sasl_oauthbearer_scope="events")
     (request,) = token_server.requests
     assert request.form["scope"] == "events"
     assert PASSWORD not in caplog.text
@@ -61,9 +63,8 @@ def test_one_token_is_shared_by_all_connections(
 @pytest.mark.parametrize("grant", [None, JWT_BEARER])
 @pytest.mark.parametrize("algorithm", ["RS256", "ES256"])
 def test_signed_assertions(
-    secured: KafkaCluster,
+    deliver: Callable[..., None],
     token_server: TokenServer,
-    secured_topic: str,
     tmp_path: Path,
     algorithm: str,
     grant: str | None,
@@ -73,8 +74,6 @@ def test_signed_assertions(
     path.write_bytes(pem_of(key, PASSWORD))
     token_server.public_keys["alice"] = public_pem(key)
     deliver(
-        secured,
-        secured_topic,
         sasl_oauthbearer_client_secret=None,
         sasl_oauthbearer_grant_type=grant,
         sasl_oauthbearer_assertion_algorithm=algorithm,
@@ -83,12 +82,8 @@ def test_signed_assertions(
     )
 
 
-def test_a_managed_identity(
-    secured: KafkaCluster, token_server: TokenServer, secured_topic: str
-) -> None:
+def test_a_managed_identity(deliver: Callable[..., None], token_server: TokenServer) -> None:
     deliver(
-        secured,
-        secured_topic,
         sasl_oauthbearer_client_id=None,
         sasl_oauthbearer_client_secret=None,
         sasl_oauthbearer_metadata_authentication_type="azure_imds",
@@ -98,13 +93,11 @@ def test_a_managed_identity(
 
 
 def test_a_token_in_a_file(
-    secured: KafkaCluster, token_server: TokenServer, secured_topic: str, tmp_path: Path
+    deliver: Callable[..., None], token_server: TokenServer, tmp_path: Path
 ) -> None:
     path = tmp_path / "token"
     path.write_text(token_server.token("alice"))
     deliver(
-        secured,
-        secured_topic,
         sasl_oauthbearer_client_id=None,
         sasl_oauthbearer_client_secret=None,
         sasl_oauthbearer_token_endpoint_url=f"file://{path}",
@@ -159,16 +152,10 @@ def test_the_command_line(secured: KafkaCluster, token_server: TokenServer) -> N
     assert len(list_cluster(config, SOON).brokers) == 1
     wrong = settings(secured, sasl_oauthbearer_client_secret="wrong")
     given = [f"-X{name}={value}" for name, value in wrong.items()]
-    done = subprocess.run(
-        [sys.executable, "-m", "pykaproducer", "topics", "list", *given],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
-    assert done.returncode != 0
-    assert "HTTP 401 Unauthorized: invalid_client: Unknown client" in done.stderr
-    assert "Traceback" not in done.stderr
+    done = run("topics", "list", *given)
+    assert done.returncode == 1
+    assert b"HTTP 401 Unauthorized: invalid_client: Unknown client" in done.stderr
+    assert b"Traceback" not in done.stderr
 
 
 def test_a_fork_gets_its_own_token(
