@@ -132,12 +132,7 @@ def test_any_block_arrives_as_its_rows_would(
     kind=st.sampled_from([pyarrow.string(), pyarrow.large_string(), pyarrow.string_view()]),
 )
 def test_any_arrow_data_arrives_as_its_rows_would(
-    cluster: ScriptedCluster,
-    shared: Producer,
-    rows: list[Any],
-    cut: int,
-    as_map: bool,
-    kind: Any,
+    cluster: ScriptedCluster, shared: Producer, rows: list[Any], cut: int, as_map: bool, kind: Any
 ) -> None:
     entry = pyarrow.struct([("key", pyarrow.string()), ("value", pyarrow.binary())])
     headers_type = (

@@ -251,9 +251,7 @@ def test_what_cannot_be_watched(
 
 
 def test_finding_the_commands_that_run(
-    directory: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    directory: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(directory))
 

@@ -11,13 +11,7 @@ import pytest
 
 from pykaproducer import MessageTooLargeError, TopicPartition
 from pykaproducer._load.checksum import checksum_of, row_checksum
-from pykaproducer._load.refused import (
-    DeadLetters,
-    Fail,
-    RefusedRow,
-    RowsRefusedError,
-    describe,
-)
+from pykaproducer._load.refused import DeadLetters, Fail, RefusedRow, RowsRefusedError, describe
 from pykaproducer._load.summary import Summary, Written
 from pykaproducer._load.writer import Writer
 from pykaproducer.testing import ScriptedCluster

@@ -11,11 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pykaproducer._errors.codes import ErrorCode
-from pykaproducer._machines.authentication import (
-    Authentication,
-    AuthenticationFailed,
-    Credentials,
-)
+from pykaproducer._machines.authentication import Authentication, AuthenticationFailed, Credentials
 from pykaproducer._machines.session import (
     Answered,
     IllegalMove,

@@ -17,12 +17,7 @@ from pykaproducer._machines.cluster import (
     backoff,
     led_by_others,
 )
-from pykaproducer._wire.messages import (
-    BrokerAddress,
-    MetadataAnswer,
-    PartitionAnswer,
-    TopicAnswer,
-)
+from pykaproducer._wire.messages import BrokerAddress, MetadataAnswer, PartitionAnswer, TopicAnswer
 
 UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from pykaproducer._machines.cluster import ClusterView, LeaderHint
 from pykaproducer._machines.cluster_changes import cluster_changes
-from pykaproducer._wire.messages import (
-    BrokerAddress,
-    MetadataAnswer,
-    PartitionAnswer,
-    TopicAnswer,
-)
+from pykaproducer._wire.messages import BrokerAddress, MetadataAnswer, PartitionAnswer, TopicAnswer
 
 BROKERS = tuple(BrokerAddress(number, "h", 9092 + number) for number in range(3))
 

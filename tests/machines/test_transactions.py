@@ -7,12 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pykaproducer._machines.coordination import (
-    TV1,
-    TV2,
-    CommitOutcome,
-    coordinate,
-)
+from pykaproducer._machines.coordination import TV1, TV2, CommitOutcome, coordinate
 from pykaproducer._machines.sequencing import ProducerId
 from pykaproducer._machines.transaction_effects import (
     CommitOffsets,
@@ -31,10 +26,7 @@ from pykaproducer._machines.transaction_effects import (
     ShutAdmission,
     WatchRows,
 )
-from pykaproducer._machines.transaction_states import (
-    FailureKind,
-    IllegalTransactionMove,
-)
+from pykaproducer._machines.transaction_states import FailureKind, IllegalTransactionMove
 from pykaproducer._machines.transaction_states import TransactionCall as C
 from pykaproducer._machines.transaction_states import TransactionState as S
 from pykaproducer._wire.messages import ApiKey

@@ -7,13 +7,7 @@ from typing import Any
 
 import pytest
 
-from pykaproducer._machines.coordination import (
-    TV1,
-    TV2,
-    CommitOutcome,
-    Coordination,
-    Reaction,
-)
+from pykaproducer._machines.coordination import TV1, TV2, CommitOutcome, Coordination, Reaction
 from pykaproducer._machines.sequencing import ProducerId
 from pykaproducer._machines.transaction_effects import (
     AnswerCaller,
@@ -29,11 +23,7 @@ from pykaproducer._machines.transaction_effects import (
     SendFindCoordinator,
     SendInitProducerId,
 )
-from pykaproducer._machines.transaction_states import (
-    CallRefused,
-    FailureKind,
-    TransactionFailure,
-)
+from pykaproducer._machines.transaction_states import CallRefused, FailureKind, TransactionFailure
 from pykaproducer._machines.transaction_states import TransactionState as S
 from pykaproducer._machines.transactions import TransactionMachine
 from pykaproducer._wire.messages import ApiKey

@@ -322,11 +322,7 @@ class ModelPipeline(Pipeline):
     metadata_type: type[ModelMetadata] = ModelMetadata
 
     def __init__(
-        self,
-        config: Config,
-        clock: FakeClock,
-        door: Door,
-        transitions: Transitions,
+        self, config: Config, clock: FakeClock, door: Door, transitions: Transitions
     ) -> None:
         self.bridges: list[ModelBridge] = []
         self.taken = transitions

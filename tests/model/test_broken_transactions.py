@@ -13,11 +13,7 @@ from pykaproducer._machines.coordination import CommitOutcome, Ending
 from pykaproducer._machines.partition_buffer import PartitionBuffer
 from pykaproducer._machines.sequencing import ProducerId, Sequencer
 from pykaproducer._machines.transaction_effects import Effect, OpenAdmission
-from pykaproducer._machines.transaction_states import (
-    Touch,
-    TransactionCall,
-    TransactionState,
-)
+from pykaproducer._machines.transaction_states import Touch, TransactionCall, TransactionState
 from pykaproducer._machines.transactions import TransactionMachine
 from pykaproducer._pipeline.broker import BrokerWorker
 
@@ -284,9 +280,7 @@ _CASES = [
 
 @pytest.mark.parametrize(("model", "broken", "promise"), _CASES)
 def test_a_broken_rule_is_found(
-    model: type[TransactionalModel],
-    broken: type[TransactionMachine] | dict[str, Any],
-    promise: str,
+    model: type[TransactionalModel], broken: type[TransactionMachine] | dict[str, Any], promise: str
 ) -> None:
     changes = broken if isinstance(broken, dict) else {"machine_type": broken}
     assert_found(type("Broken", (model,), changes), promise, within=_SEQUENCES)

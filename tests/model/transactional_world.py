@@ -32,12 +32,7 @@ from tests.kernel.helper import TOPIC
 from .cluster import Fate
 from .coordinator import State
 from .coordinator_requests import answer_call
-from .coordinator_stages import (
-    Call,
-    ModelConnection,
-    TransactionalDoor,
-    TransactionalPipeline,
-)
+from .coordinator_stages import Call, ModelConnection, TransactionalDoor, TransactionalPipeline
 from .promises import GRAIN, Message, check, check_log
 from .stages import ModelBridge
 from .transaction_promises import Told, check_transactions

@@ -270,9 +270,7 @@ def test_close_waits_for_the_lines_of_the_stages(
     assert not writer.is_alive()
 
 
-def test_ctrl_c_while_a_user_thread_logs_is_not_swallowed(
-    handlers: list[logging.Handler],
-) -> None:
+def test_ctrl_c_while_a_user_thread_logs_is_not_swallowed(handlers: list[logging.Handler]) -> None:
     class Failing(Interceptor):
         def on_send(self, record: ProducerRecord) -> ProducerRecord:
             raise ValueError("logged by send()")

@@ -99,11 +99,7 @@ def test_with_all_rights_and_no_other(secured: KafkaCluster, names: Names) -> No
     ids=["describe", "write"],
 )
 def test_without_a_right_on_the_transactional_id(
-    secured: KafkaCluster,
-    names: Names,
-    granted: tuple[Right, ...],
-    request_: str,
-    permission: str,
+    secured: KafkaCluster, names: Names, granted: tuple[Right, ...], request_: str, permission: str
 ) -> None:
     allow(secured, names, TOPIC, GROUP, SOURCE, *granted)
     with producer_of(secured, names) as producer:
@@ -133,12 +129,7 @@ def test_without_a_right_on_the_transactional_id(
     ids=["topic", "group", "source"],
 )
 def test_without_a_right_on_what_is_written(
-    secured: KafkaCluster,
-    names: Names,
-    missing: Right,
-    code: int,
-    resource: str,
-    advice: str,
+    secured: KafkaCluster, names: Names, missing: Right, code: int, resource: str, advice: str
 ) -> None:
     allow(secured, names, *(right for right in ALL if right is not missing))
     with producer_of(secured, names) as producer:

@@ -109,10 +109,7 @@ def ask(address: str, method: str, path: str) -> int:
 
 
 def run_example(
-    logs: pathlib.Path,
-    cluster: KafkaCluster,
-    directory: pathlib.Path,
-    environment: dict[str, str],
+    logs: pathlib.Path, cluster: KafkaCluster, directory: pathlib.Path, environment: dict[str, str]
 ) -> str:
     """Run the example on the files in *logs*, and return its output."""
     command = [sys.executable, str(EXAMPLE), str(logs), "--once"]

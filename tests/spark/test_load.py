@@ -174,10 +174,7 @@ def test_a_mistake_is_told(
 
 @pytest.mark.full
 def test_spark_submit_runs_the_script(
-    cluster: KafkaCluster,
-    topic: str,
-    tmp_path: pathlib.Path,
-    capsys: pytest.CaptureFixture[str],
+    cluster: KafkaCluster, topic: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import os
 

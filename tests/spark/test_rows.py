@@ -316,11 +316,7 @@ def logged(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
 @pytest.mark.full
 @pytest.mark.parametrize("sink", [ROWS, DEFAULT])
 def test_a_write_with_an_id_is_repeated(
-    spark: Any,
-    cluster: KafkaCluster,
-    topic: str,
-    sink: str,
-    caplog: pytest.LogCaptureFixture,
+    spark: Any, cluster: KafkaCluster, topic: str, sink: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each repetition counts its rows and their checksum, and compares them."""
     cluster.create_topic(topic, partitions=2)

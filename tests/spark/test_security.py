@@ -97,11 +97,7 @@ def test_a_batch_and_a_stream_with_a_password(
 
 
 def test_a_batch_with_tokens_and_a_trust_store_of_java(
-    spark: Any,
-    secured: KafkaCluster,
-    token_server: TokenServer,
-    topic: str,
-    tmp_path: pathlib.Path,
+    spark: Any, secured: KafkaCluster, token_server: TokenServer, topic: str, tmp_path: pathlib.Path
 ) -> None:
     secured.create_topic(topic, partitions=2)
     settings = secured.settings(listener=TOKENS)
