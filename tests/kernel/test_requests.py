@@ -112,6 +112,13 @@ class Broker:
         return batches, self.sealer.seal(batches, self.now)
 
 
+def holding(count: int, **options: Any) -> tuple[Broker, list[PartitionBuffer], list[Slice]]:
+    """Return a broker with these *options*, *count* buffers, and the slice that each holds."""
+    broker = Broker(**options)
+    buffers = broker.buffers(count)
+    return broker, buffers, broker.fill(buffers)
+
+
 # Splitting a batch in place -----------------------------------------------------------------------
 
 
@@ -226,9 +233,7 @@ def test_new_slices_of_a_failed_or_a_new_buffer_are_left_alone() -> None:
 
 
 def test_a_batch_of_each_buffer_is_sealed_with_its_next_numbers() -> None:
-    broker = Broker()
-    buffers = broker.buffers(3)
-    broker.fill(buffers)
+    broker, buffers, _ = holding(3)
     broker.seal()
     broker.fill(buffers)
     broker.fill(buffers)
@@ -293,9 +298,7 @@ def _without_an_id(buffer: PartitionBuffer) -> None:
 
 @pytest.mark.parametrize("change", [_retried, _split, _stale, _without_an_id])
 def test_a_buffer_in_another_state_is_left_alone(change: Any) -> None:
-    broker = Broker()
-    buffers = broker.buffers(3)
-    parts = broker.fill(buffers)
+    broker, buffers, parts = holding(3)
     change(buffers[1])
     batches, left = broker.seal()
     assert [batch.partition for batch in batches] == [0]
@@ -308,9 +311,7 @@ def test_a_buffer_in_another_state_is_left_alone(change: Any) -> None:
 
 
 def test_with_a_trace_every_buffer_is_left_alone() -> None:
-    broker = Broker()
-    buffers = broker.buffers(2)
-    broker.fill(buffers)
+    broker, buffers, _ = holding(2)
     batches: list[Batch] = []
     assert broker.batcher.begin_round(broker.now, flushing=True)
     broker.sealer.begin(LARGE)
@@ -319,9 +320,7 @@ def test_with_a_trace_every_buffer_is_left_alone() -> None:
 
 
 def test_expired_messages_are_skipped() -> None:
-    broker = Broker()
-    buffers = broker.buffers(2)
-    parts = broker.fill(buffers)
+    broker, buffers, parts = holding(2)
     parts[0].fail(ValueError("not written"), ValueError("may be written"))
     batches, _ = broker.seal()
     assert [batch.partition for batch in batches] == [1]
@@ -342,9 +341,7 @@ def test_each_topic_has_its_own_statistics() -> None:
 
 
 def test_the_statistics_of_a_forgotten_topic_begin_anew() -> None:
-    broker = Broker()
-    buffers = broker.buffers(1)
-    broker.fill(buffers)
+    broker, buffers, _ = holding(1)
     broker.seal()
     broker.metrics.forget(TOPIC)
     broker.fill(buffers)
@@ -353,9 +350,7 @@ def test_the_statistics_of_a_forgotten_topic_begin_anew() -> None:
 
 
 def test_a_request_has_room_for_what_is_around_its_batches() -> None:
-    broker = Broker(compressor=Gzip())
-    buffers = broker.buffers(2)
-    broker.fill(buffers)
+    broker, buffers, _ = holding(2, compressor=Gzip())
     size = len(broker.seal()[0][0].payload)
     broker.fill(buffers)
     assert len(broker.seal(room=2 * size + BATCH_OVERHEAD - 1)[0]) == 1
@@ -363,9 +358,7 @@ def test_a_request_has_room_for_what_is_around_its_batches() -> None:
 
 def test_without_memory_messages_stay_pending_and_no_number_is_used() -> None:
     gzip = Gzip()
-    broker = Broker(compressor=gzip)
-    buffers = broker.buffers(2)
-    broker.fill(buffers)
+    broker, buffers, _ = holding(2, compressor=gzip)
     broker.fill(buffers)
     gzip.has_memory = False
     with pytest.raises(MemoryError):
@@ -383,9 +376,7 @@ def test_without_memory_messages_stay_pending_and_no_number_is_used() -> None:
 
 def test_without_memory_for_statistics_nothing_is_sealed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch that had been sealed would be unanswered forever."""
-    broker = Broker()
-    buffers = broker.buffers(1)
-    (part,) = broker.fill(buffers)
+    broker, buffers, (part,) = holding(1)
 
     def refused(name: str) -> Any:
         raise MemoryError
@@ -402,9 +393,7 @@ def test_without_memory_for_statistics_nothing_is_sealed(monkeypatch: pytest.Mon
 
 def test_without_memory_messages_count_as_not_written() -> None:
     gzip = Gzip()
-    broker = Broker(compressor=gzip)
-    buffers = broker.buffers(1)
-    broker.fill(buffers)
+    broker, buffers, _ = holding(1, compressor=gzip)
     gzip.has_memory = False
     with pytest.raises(MemoryError):
         broker.seal()

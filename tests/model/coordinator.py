@@ -95,26 +95,25 @@ class TransactionCoordinator:
         self.state = State.EMPTY
         return Answer(0, self.producer_id, self.epoch)
 
-    def add(self, producer_id: int, epoch: int, places: list[Place]) -> Answer:
-        """Handle AddPartitionsToTxn and AddOffsetsToTxn, of a client or of a leader."""
+    def _refusal(self, producer_id: int, epoch: int) -> Answer | None:
         if producer_id != self.producer_id:
             return Answer(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
         if epoch != self.epoch:
             return _FENCED
-        if self.state in _PREPARED:
-            return _BUSY
+        return _BUSY if self.state in _PREPARED else None
+
+    def add(self, producer_id: int, epoch: int, places: list[Place]) -> Answer:
+        """Handle AddPartitionsToTxn and AddOffsetsToTxn, of a client or of a leader."""
+        if refusal := self._refusal(producer_id, epoch):
+            return refusal
         self.state = State.ONGOING
         self.places |= dict.fromkeys(places)
         return Answer()
 
     def verify(self, producer_id: int, epoch: int, place: Place) -> Answer:
         """Handle the question of a leader whether *place* is part of the transaction."""
-        if producer_id != self.producer_id:
-            return Answer(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
-        if epoch != self.epoch:
-            return _FENCED
-        if self.state in _PREPARED:
-            return _BUSY
+        if refusal := self._refusal(producer_id, epoch):
+            return refusal
         return Answer() if place in self.places else Answer(ErrorCode.TRANSACTION_ABORTABLE)
 
     def end(self, producer_id: int, epoch: int, *, commits: bool, bumps: bool) -> Answer:

@@ -6,6 +6,7 @@ the product's.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from pykaproducer._errors.codes import ErrorCode
@@ -127,8 +128,8 @@ _HANDLERS: dict[int, tuple[Any, Any]] = {
 }
 
 
-def _init_answer(request: Any, code: int, producer_id: int, epoch: int) -> Any:
-    return InitProducerIdResponse(
+def _producer_answer(kind: Any, request: Any, code: int, producer_id: int, epoch: int) -> Any:
+    return kind(
         version=request.API_VERSION, error_code=code, producer_id=producer_id, producer_epoch=epoch
     )
 
@@ -153,12 +154,6 @@ def _partitions_answer(request: Any, code: int, *_: int) -> Any:
 
 def _code_answer(request: Any, code: int, *_: int) -> Any:
     return AddOffsetsToTxnResponse(version=request.API_VERSION, error_code=code)
-
-
-def _end_answer(request: Any, code: int, producer_id: int, epoch: int) -> Any:
-    return EndTxnResponse(
-        version=request.API_VERSION, error_code=code, producer_id=producer_id, producer_epoch=epoch
-    )
 
 
 def _offsets_answer(request: Any, code: int, *_: int) -> Any:
@@ -189,10 +184,10 @@ def _description(request: Any, code: int, state: int, *_: int) -> Any:
 
 
 _RESPONSES: dict[int, Any] = {
-    ApiKey.INIT_PRODUCER_ID: _init_answer,
+    ApiKey.INIT_PRODUCER_ID: functools.partial(_producer_answer, InitProducerIdResponse),
     ApiKey.ADD_PARTITIONS_TO_TXN: _partitions_answer,
     ApiKey.ADD_OFFSETS_TO_TXN: _code_answer,
-    ApiKey.END_TXN: _end_answer,
+    ApiKey.END_TXN: functools.partial(_producer_answer, EndTxnResponse),
     ApiKey.TXN_OFFSET_COMMIT: _offsets_answer,
     ApiKey.DESCRIBE_TRANSACTIONS: _description,
 }

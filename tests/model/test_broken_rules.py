@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, Verbosity, settings
+from hypothesis import Phase, Verbosity, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from pykaproducer._machines.backlog import Backlog
@@ -20,17 +20,14 @@ from pykaproducer._pipeline.broker import BrokerWorker
 from .machine import Model, ModelWithoutIdempotence
 from .promises import ViolationError
 from .stages import ModelPipeline
+from .test_model import NORMAL
 
 BOUNDED = settings(
+    NORMAL,
     max_examples=300,
-    stateful_step_count=80,
-    deadline=None,
-    derandomize=True,
-    database=None,
     phases=[Phase.generate],
     report_multiple_bugs=False,
     verbosity=Verbosity.quiet,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 
 
