@@ -14,6 +14,7 @@ from benchmarks import (
     bulk,
     compression,
     distant,
+    everyday,
     faults,
     hops,
     idle,
@@ -43,8 +44,8 @@ from pykaproducer.testing import KafkaCluster
 
 #: Benchmarks that compare clients, run by run. Each has ``PEERS``, ``HELP``, ``COLUMNS``,
 #: ``add_arguments(parser)`` and ``run(arguments, session)``; optional are ``REFUSED`` (why a peer
-#: is not supported), ``missing()`` (the missing requirement, if any), and ``peer(name)``, in
-#: place of :data:`peers.TABLE`.
+#: is not supported), ``missing()`` (the missing requirement, if any), ``refused(arguments)`` (why
+#: they cannot be), and ``peer(name)``, in place of :data:`peers.TABLE`.
 BENCHMARKS: dict[str, Any] = {
     "send": send,
     "bulk": bulk,
@@ -54,6 +55,7 @@ BENCHMARKS: dict[str, Any] = {
     "overlap": overlap,
     "partitions": partitions,
     "distant": distant,
+    "everyday": everyday,
     "compression": compression,
     "memory": memory,
     "idle": idle,
@@ -126,6 +128,8 @@ def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> No
     wrong = options.contradiction(arguments)
     if wrong is None and hasattr(benchmark, "missing"):
         wrong = benchmark.missing()
+    if wrong is None and hasattr(benchmark, "refused"):
+        wrong = benchmark.refused(arguments)
     if wrong is not None:
         parser.error(wrong)
     for peer in arguments.vs:

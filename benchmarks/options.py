@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -26,6 +26,14 @@ def positive(text: str) -> int:
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, not {number}")
+    return number
+
+
+def at_least_100(text: str) -> int:
+    """Parse a number; a 99th percentile needs at least 100 messages."""
+    number = positive(text)
+    if number < 100:
+        raise argparse.ArgumentTypeError(f"must be at least 100, not {number}")
     return number
 
 
@@ -125,10 +133,12 @@ def needs(arguments: argparse.Namespace) -> set[Feature]:
 
 
 @contextmanager
-def fresh_topic(cluster: KafkaCluster, partitions: int) -> Iterator[str]:
+def fresh_topic(
+    cluster: KafkaCluster, partitions: int, config: Mapping[str, str] | None = None
+) -> Iterator[str]:
     """Yield a separate topic for one run; it is deleted afterwards with its data."""
     name = _topic_name()
-    cluster.create_topic(name, partitions, config=_config(partitions))
+    cluster.create_topic(name, partitions, config={**_config(partitions), **(config or {})})
     try:
         yield name
     finally:
@@ -136,10 +146,12 @@ def fresh_topic(cluster: KafkaCluster, partitions: int) -> Iterator[str]:
 
 
 @contextmanager
-def fresh_topics(cluster: KafkaCluster, count: int, partitions: int) -> Iterator[list[str]]:
+def fresh_topics(
+    cluster: KafkaCluster, count: int, partitions: int, config: Mapping[str, str] | None = None
+) -> Iterator[list[str]]:
     """Yield separate topics for one run; they are deleted afterwards with their data."""
     if count == 1:
-        with fresh_topic(cluster, partitions) as topic:
+        with fresh_topic(cluster, partitions, config) as topic:
             yield [topic]
         return
     from kafka import KafkaAdminClient
@@ -150,7 +162,7 @@ def fresh_topics(cluster: KafkaCluster, count: int, partitions: int) -> Iterator
     each = {
         "num_partitions": partitions,
         "replication_factor": 1,
-        "configs": _config(count * partitions),
+        "configs": {**_config(count * partitions), **(config or {})},
     }
     admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers)
     try:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import resource
 import sys
+import threading
 import time
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
 _STATM = Path("/proc/self/statm")
+_TASKS = Path("/proc/self/task")
 
 _CALIBRATIONS, _CALIBRATION_STEPS = 8, 200_000
 
@@ -89,6 +92,24 @@ def threads(pid: int | None = None) -> int | None:
         return len(os.listdir(f"/proc/{pid or os.getpid()}/task"))
     except OSError:
         return None
+
+
+def sleeps_of_threads() -> dict[str, int]:
+    """Return how often each thread of this process has blocked voluntarily, by name.
+
+    Threads that Python does not know, those of C libraries, have their system's name; threads with
+    one name are added up. Empty where the system does not provide it.
+    """
+    names = {thread.native_id: thread.name for thread in threading.enumerate()}
+    found: Counter[str] = Counter()
+    for task in _TASKS.glob("*"):
+        try:
+            status = dict(line.split(":", 1) for line in (task / "status").read_text().splitlines())
+        except OSError:  # it has ended
+            continue
+        name = names.get(int(task.name)) or status["Name"].strip()
+        found[name] += int(status["voluntary_ctxt_switches"])
+    return dict(found)
 
 
 def cpu_of_process(pid: int) -> float | None:

@@ -74,7 +74,7 @@ def check_offset(cluster: KafkaCluster, group: str, topic: str, expected: int) -
 
     place = TopicPartition(topic, 0)
     deadline = time.monotonic() + _MARKERS
-    admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers)
+    admin = KafkaAdminClient(bootstrap_servers=_servers(cluster))
     try:
         while True:
             found = admin.list_group_offsets({group: [place]})[group][place].offset
@@ -111,18 +111,23 @@ def _messages(
     from kafka import KafkaConsumer, TopicPartition
 
     places = [TopicPartition(topic, i) for topic in topics for i in range(partitions)]
-    consumer = KafkaConsumer(bootstrap_servers=cluster.bootstrap_servers)
+    consumer = KafkaConsumer(bootstrap_servers=_servers(cluster))
     try:
         yield lambda: sum(consumer.end_offsets(places, timeout_ms=_TIMEOUT_MS).values())
     finally:
         consumer.close()
 
 
+def _servers(cluster: KafkaCluster) -> str:
+    """Return the addresses of the listeners that need no credentials, which every broker has."""
+    return ",".join(f"{broker.host}:{broker.port}" for broker in cluster.brokers)
+
+
 def log_bytes(cluster: KafkaCluster, topics: Sequence[str], partitions: int) -> int:
     """Return the size of the topics' log in bytes."""
     from kafka import KafkaAdminClient
 
-    admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers)
+    admin = KafkaAdminClient(bootstrap_servers=_servers(cluster))
     try:
         found = admin.describe_log_dirs({topic: list(range(partitions)) for topic in topics})
     finally:
@@ -143,7 +148,7 @@ def _committed(cluster: KafkaCluster, topic: str) -> tuple[int, int]:
     A consumer would take longer than the run: here only the heads of the batches are read.
     """
     committed = other = 0
-    for directory in _log_directories(cluster, topic):
+    for directory in log_directories(cluster, topic):
         open_: Counter[int] = Counter()
         for attributes, producer_id, count, kind in _batches(directory):
             if not attributes & _TRANSACTIONAL:
@@ -158,11 +163,11 @@ def _committed(cluster: KafkaCluster, topic: str) -> tuple[int, int]:
     return committed, other
 
 
-def _log_directories(cluster: KafkaCluster, topic: str) -> list[Path]:
+def log_directories(cluster: KafkaCluster, topic: str) -> list[Path]:
     """Return the directory of each partition, on one of the brokers that have it."""
     from kafka import KafkaAdminClient
 
-    admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers)
+    admin = KafkaAdminClient(bootstrap_servers=_servers(cluster))
     try:
         found = admin.describe_log_dirs()
     finally:
@@ -176,6 +181,11 @@ def _log_directories(cluster: KafkaCluster, topic: str) -> list[Path]:
         for partition in each["partitions"]
     }
     return [path / name for name, path in directories.items()]
+
+
+def count_batches(directories: Sequence[Path]) -> int:
+    """Return how many batches, control batches included, the log in *directories* has."""
+    return sum(1 for directory in directories for _ in _batches(directory))
 
 
 def _batches(directory: Path) -> Iterator[tuple[int, int, int, int | None]]:

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import importlib
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
+
+T = TypeVar("T")
 
 #: Called once for each message: the error or None, and the client's own report.
 OnDelivery = Callable[[Any, Any], None]
@@ -39,6 +42,8 @@ class Settings:
     #: For clients that run callbacks only when polled: the number of messages between two polls.
     poll_every: int = 1000
     transactional_id: str | None = None
+    #: Of an encrypted or authenticated listener: kafka-python's settings, by its names.
+    security: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,8 @@ class Load:
     keys: Sequence[bytes] | None = None
     #: Several topics that are used in turn, instead of the one.
     topics: Sequence[str] = ()
+    #: Whether each message that is awaited has a callback as well, where the client has both.
+    callback: bool = False
     #: Rows of a block, for clients that send blocks.
     block: int = 0
 
@@ -79,7 +86,13 @@ class Client(Protocol):
     #: The exception of send() when the buffer is full.
     buffer_full: type[BaseException]
 
-    def send(self, topic: str, value: bytes, on_delivery: OnDelivery | None = None) -> None:
+    def send(
+        self,
+        topic: str,
+        value: bytes,
+        on_delivery: OnDelivery | None = None,
+        key: bytes | None = None,
+    ) -> None:
         """Send one message."""
 
     def send_all(self, load: Load, on_delivery: OnDelivery | None) -> None:
@@ -96,6 +109,26 @@ class Client(Protocol):
 
     def abandon(self) -> None:
         """Close without waiting for the messages."""
+
+
+class EverydayClient(Client, Protocol):
+    """A client that is measured at a steady rate."""
+
+    def served(self) -> AbstractContextManager[None]:
+        """Run what the client needs beside the caller's threads, if anything."""
+
+    def append_time(self, report: Any) -> float:
+        """Return the time of a message's report, in milliseconds since the epoch."""
+
+
+class AsyncClient(EverydayClient, Protocol):
+    """A client for asyncio."""
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run *coroutine* in the client's event loop."""
+
+    def awaitable(self) -> Callable[[str, bytes, bytes | None], Awaitable[Any]]:
+        """Return the function that sends, and whose result is awaited until the outcome."""
 
 
 class TransactionalClient(Client, Protocol):

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 from aiokafka import AIOKafkaProducer
@@ -23,7 +24,7 @@ class Client:
 
     def __init__(self, settings: Settings) -> None:
         self._loop = asyncio.new_event_loop()
-        self._producer = self._run(self._start(settings))
+        self._producer = self.run(self._start(settings))
 
     async def _start(self, settings: Settings) -> AIOKafkaProducer:
         compression = settings.compression
@@ -40,14 +41,29 @@ class Client:
         await producer.start()
         return producer
 
-    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return self._loop.run_until_complete(coroutine)
 
-    def send(self, topic: str, value: bytes, on_delivery: OnDelivery | None = None) -> None:
-        self.send_all(Load(topic, 1, [value]), on_delivery)
+    def send(
+        self,
+        topic: str,
+        value: bytes,
+        on_delivery: OnDelivery | None = None,
+        key: bytes | None = None,
+    ) -> None:
+        self.send_all(Load(topic, 1, [value], None if key is None else [key]), on_delivery)
+
+    def served(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def append_time(self, report: Any) -> float:
+        return float(report.timestamp)
+
+    def awaitable(self) -> Callable[[str, bytes, bytes | None], Awaitable[Any]]:
+        return self._producer.send_and_wait
 
     def send_all(self, load: Load, on_delivery: OnDelivery | None) -> None:
-        self._run(self._send_all(load, on_delivery))
+        self.run(self._send_all(load, on_delivery))
 
     async def _send_all(self, load: Load, on_delivery: OnDelivery | None) -> None:
         send, topic = self._producer.send, load.topic
@@ -67,7 +83,7 @@ class Client:
                 (await send(topic, value, key)).add_done_callback(on_done)
 
     def send_keeping_handles(self, load: Load) -> Callable[[], int]:
-        handles = self._run(self._send_keeping_handles(load))
+        handles = self.run(self._send_keeping_handles(load))
         return lambda: sum(handle.done() and handle.exception() is None for handle in handles)
 
     async def _send_keeping_handles(self, load: Load) -> list[asyncio.Future[Any]]:
@@ -75,7 +91,7 @@ class Client:
         return [await send(topic, value, key) for value, key in load.rows()]
 
     def send_one_by_one(self, load: Load) -> list[int]:
-        return self._run(self._send_one_by_one(load))
+        return self.run(self._send_one_by_one(load))
 
     async def _send_one_by_one(self, load: Load) -> list[int]:
         send_and_wait, topic, now = self._producer.send_and_wait, load.topic, time.perf_counter_ns
@@ -87,8 +103,8 @@ class Client:
         return times
 
     def flush(self, timeout: float) -> None:
-        self._run(asyncio.wait_for(self._producer.flush(), timeout))
+        self.run(asyncio.wait_for(self._producer.flush(), timeout))
 
     def abandon(self) -> None:
-        self._run(self._producer.stop())
+        self.run(self._producer.stop())
         self._loop.close()

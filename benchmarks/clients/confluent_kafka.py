@@ -7,8 +7,10 @@ returns no handles; the callback serves instead.
 from __future__ import annotations
 
 import itertools
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import confluent_kafka
@@ -19,10 +21,20 @@ from benchmarks.clients import Load, OnDelivery, Settings, given
 #: The maximum that it allows, so that the limit in bytes applies.
 _MAX_MESSAGES = 10_000_000
 
+_SECURITY = {
+    "security_protocol": "security.protocol",
+    "ssl_cafile": "ssl.ca.location",
+    "sasl_mechanism": "sasl.mechanism",
+    "sasl_plain_username": "sasl.username",
+    "sasl_plain_password": "sasl.password",
+}
+
 
 class Client:
     buffer_full = BufferError
     waits = True
+    #: Ours has the same interface.
+    producer_class: Any = confluent_kafka.Producer
 
     def __init__(self, settings: Settings) -> None:
         bound = settings.buffer_memory
@@ -39,13 +51,41 @@ class Client:
             "queue.buffering.max.messages": None if bound is None else _MAX_MESSAGES,
         }
         self._poll_every = settings.poll_every
+        self._lingers = bool(settings.linger_ms)
         self._servers = settings.bootstrap_servers
-        self._producer = confluent_kafka.Producer(
-            {"bootstrap.servers": settings.bootstrap_servers, **given(**config)}
+        security = {_SECURITY[name]: text for name, text in (settings.security or {}).items()}
+        self._producer = self.producer_class(
+            {"bootstrap.servers": settings.bootstrap_servers, **given(**config), **security}
         )
 
-    def send(self, topic: str, value: bytes, on_delivery: OnDelivery | None = None) -> None:
-        self._producer.produce(topic, value, on_delivery=on_delivery)
+    def send(
+        self,
+        topic: str,
+        value: bytes,
+        on_delivery: OnDelivery | None = None,
+        key: bytes | None = None,
+    ) -> None:
+        self._producer.produce(topic, value, key, on_delivery=on_delivery)
+
+    @contextmanager
+    def served(self) -> Iterator[None]:
+        """Poll in a thread: it is there for the callbacks."""
+        ended = threading.Event()
+
+        def serve() -> None:
+            while not ended.is_set():
+                self._producer.poll(0.1)
+
+        thread = threading.Thread(target=serve, name="poll")
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
+    def append_time(self, report: Any) -> float:
+        return float(report.timestamp()[1])
 
     def send_all(self, load: Load, on_delivery: OnDelivery | None) -> None:
         if load.topics:
@@ -89,6 +129,8 @@ class Client:
 
     def send_one_by_one(self, load: Load) -> list[int]:
         produce, poll, now = self._producer.produce, self._producer.poll, time.perf_counter_ns
+        # flush() ends lingering, which a caller that waits would not want to wait for, too.
+        wait = self._producer.flush if self._lingers else poll
         topic, failures = load.topic, []
         waiting = False
 
@@ -104,7 +146,7 @@ class Client:
             waiting = True
             produce(topic, value, key, on_delivery=on_delivery)
             while waiting:
-                poll(1)
+                wait(1)
             times.append(now() - start)
         if failures:
             raise RunFailed(f"{len(failures)} messages failed; first error: {failures[0]}")

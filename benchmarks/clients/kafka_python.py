@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 from kafka import KafkaProducer, OffsetAndMetadata, TopicPartition
 from kafka.errors import KafkaTimeoutError
@@ -14,11 +16,14 @@ from benchmarks.clients import Load, OnDelivery, Settings, given
 class Client:
     buffer_full = KafkaTimeoutError
     waits = True
+    #: Ours has the same interface.
+    producer_class: Any = KafkaProducer
 
     def __init__(self, settings: Settings) -> None:
         compression = settings.compression
-        self._producer = KafkaProducer(
+        self._producer = self.producer_class(
             bootstrap_servers=settings.bootstrap_servers,
+            **(settings.security or {}),
             compression_type=None if compression == "none" else compression,
             **given(
                 acks=int(settings.acks) if settings.acks in ("0", "1") else settings.acks,
@@ -30,11 +35,23 @@ class Client:
             ),
         )
 
-    def send(self, topic: str, value: bytes, on_delivery: OnDelivery | None = None) -> None:
-        future = self._producer.send(topic, value)
+    def send(
+        self,
+        topic: str,
+        value: bytes,
+        on_delivery: OnDelivery | None = None,
+        key: bytes | None = None,
+    ) -> None:
+        future = self._producer.send(topic, value, key)
         if on_delivery is not None:
             future.add_callback(lambda metadata: on_delivery(None, metadata))
             future.add_errback(lambda error: on_delivery(error, None))
+
+    def served(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def append_time(self, report: Any) -> float:
+        return float(report.timestamp)
 
     def send_all(self, load: Load, on_delivery: OnDelivery | None) -> None:
         send, topic = self._producer.send, load.topic

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeVar
 
 from benchmarks.clients import Load, OnDelivery, Settings, given
 from pykaproducer import BufferFullError, Producer
+
+T = TypeVar("T")
 
 #: Values and keys of each block.
 Blocks = list[tuple[list[bytes], list[bytes] | None]]
@@ -21,6 +25,7 @@ class Client:
         self._producer = Producer(
             bootstrap_servers=settings.bootstrap_servers,
             **more,
+            **(settings.security or {}),
             **given(
                 acks=int(settings.acks) if settings.acks in ("0", "1") else settings.acks,
                 enable_idempotence=settings.idempotence,
@@ -35,8 +40,26 @@ class Client:
             ),
         )
 
-    def send(self, topic: str, value: bytes, on_delivery: OnDelivery | None = None) -> None:
-        self._producer.send(topic, value, on_delivery=on_delivery)
+    def send(
+        self,
+        topic: str,
+        value: bytes,
+        on_delivery: OnDelivery | None = None,
+        key: bytes | None = None,
+    ) -> None:
+        self._producer.send(topic, value, key, on_delivery=on_delivery)
+
+    def served(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def append_time(self, report: Any) -> float:
+        return float(report.timestamp)
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run(coroutine)
+
+    def awaitable(self) -> Callable[[str, bytes, bytes | None], Awaitable[Any]]:
+        return self._producer.send
 
     def send_all(self, load: Load, on_delivery: OnDelivery | None) -> None:
         send, topic = self._producer.send, load.topic
@@ -54,10 +77,11 @@ class Client:
 
     def send_one_by_one(self, load: Load) -> list[int]:
         send, topic, now = self._producer.send, load.topic, time.perf_counter_ns
+        more: dict[str, Any] = {"on_delivery": _ignore} if load.callback else {}
         times = []
         for value, key in load.rows():
             start = now()
-            send(topic, value, key).result()
+            send(topic, value, key, **more).result()
             times.append(now() - start)
         return times
 
@@ -109,6 +133,10 @@ class Client:
 
     def abandon(self) -> None:
         self._producer.abort()
+
+
+def _ignore(error: object, report: object) -> None:
+    pass
 
 
 def _rows_of(handle: Any) -> int:

@@ -42,4 +42,11 @@ VARIANTS: dict[str, Peer] = {
 VARIANTS |= {
     name: PythonClient(name, "pykaproducer", _NO_OFFSETS) for name in ("idempotent", "flushing")
 }
+VARIANTS |= {
+    name: PythonClient(name, library)
+    for name, library in (
+        ("as-confluent-kafka", "confluent_kafka"),
+        ("as-kafka-python", "kafka"),
+    )
+}
 TABLE |= VARIANTS

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import kernel, machine, report, runner, send
+from benchmarks import everyday, kernel, machine, report, runner, send, sync
 from benchmarks.child import RunFailed
 from benchmarks.runner import Run
 from pykaproducer import Producer
@@ -67,6 +67,33 @@ def test_topics_take_turns(lent: KafkaCluster, tmp_path: Path) -> None:
     assert cases == {"1 partition", "7 topics of 1 partition"}
 
 
+def test_each_everyday_load_is_paced_and_counted(lent: KafkaCluster, tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    cases = [name for name, case in everyday.CASES.items() if case.brokers == 1 and not case.tls]
+    words = ["everyday", "--messages", "100", "--rounds", "1", "--warm-up-rounds", "0"]
+    assert call(lent, *words, "--cases", *cases, *versus(), "--json", str(path)) == 0
+    runs = results(path)["runs"]
+    assert {run["case"] for run in runs} == set(cases)
+    measures = [run["measures"] for run in runs]
+    assert all(0 < each["p50_us"] <= each["p99_us"] for each in measures)
+    assert all(0 < each["batches"] <= 1 for each in measures if each["batches"] is not None)
+    assert all(("in_log_ms" in run["measures"]) == (run["case"] == "computing") for run in runs)
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize(
+    ("case", "options"), [("tls", []), ("await", ["--delay", "20"])], ids=["over TLS", "far away"]
+)
+def test_everyday_loads_have_their_own_cluster(
+    tmp_path: Path, case: str, options: list[str]
+) -> None:
+    path = tmp_path / "results.json"
+    words = ["everyday", "--cases", case, *options, "--messages", "100", "--rounds", "1"]
+    assert call(None, *words, "--warm-up-rounds", "0", "--json", str(path)) == 0
+    (run,) = results(path)["runs"]
+    assert run["measures"]["p50_us"] > (40_000 if options else 0)
+
+
 @pytest.mark.kafka
 def test_a_distant_cluster_is_as_far_away_as_asked(tmp_path: Path) -> None:
     path = tmp_path / "results.json"
@@ -90,6 +117,22 @@ def test_no_hop_takes_longer_than_the_whole(lent: KafkaCluster, tmp_path: Path) 
     hops = {key: value for key, value in run["measures"].items() if key.startswith("to_")}
     assert len(hops) == 5
     assert all(0 < value < run["measures"]["whole"] for value in hops.values())
+
+
+@pytest.mark.kafka
+def test_each_caller_that_waits(lent: KafkaCluster, tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    words = ["sync", "--messages", "104", "--rounds", "1", "--warm-up-rounds", "0", "--cases"]
+    assert call(lent, *words, *sync.CASES, "--json", str(path)) == 0
+    runs = results(path)["runs"]
+    assert all(run["measures"]["p50_us"] > 0 for run in runs)
+    assert {run["case"] for run in runs if run["measures"]["beside"]} == {"1 partition, beside"}
+
+
+@pytest.mark.parametrize("name", ["threads", "linger"])
+def test_others_wait_alike(lent: KafkaCluster, name: str) -> None:
+    words = ["sync", "--messages", "104", "--rounds", "1", "--warm-up-rounds", "0"]
+    assert call(lent, *words, "--cases", name, "--vs", "as-kafka-python", *versus()[1:]) == 0
 
 
 def test_sync_has_percentiles(lent: KafkaCluster, tmp_path: Path) -> None:
