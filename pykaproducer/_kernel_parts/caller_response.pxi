@@ -71,6 +71,7 @@ cdef int read_response(CallerRequest request, int64_t *base_offset, int64_t *tim
     """
     cdef const uint8_t *p = request.response
     cdef int64_t length
+    cdef Response r
     if request.filled < 4:
         return 0
     length = <int64_t>get_be(p, 4)
@@ -78,49 +79,27 @@ cdef int read_response(CallerRequest request, int64_t *base_offset, int64_t *tim
         return -1
     if request.filled < 4 + length:
         return 0
-    if request.filled > 4 + length or length < len(request.path.name) + 40:
+    if request.filled > 4 + length or length < 4:
         return -1
     if <int32_t>get_be(p + 4, 4) != request.correlation_id:
         return -1
-    p = read_topic(request.path, p + 8)
-    if p == NULL or <int32_t>get_be(p, 4) != request.path.partition or get_be(p + 4, 2) != 0:
-        return -1
-    base_offset[0] = <int64_t>get_be(p + 6, 8)
-    timestamp[0] = <int64_t>get_be(p + 14, 8)
-    return 1 if is_expected_end(request.path, p + 22, request.response + 4 + length) else -1
+    r.data, r.at, r.size = p + 8, 0, length - 4
+    r.flexible = request.path.version >= _FLEXIBLE_PRODUCE
+    return 1 if confirms_one(&r, request.path, base_offset, timestamp) else -1
 
 
-cdef const uint8_t *read_topic(CallerPath path, const uint8_t *p) noexcept:
-    """Return the end of the header of the only topic and partition, NULL if it is another one."""
-    cdef bint flexible = path.version >= _FLEXIBLE_PRODUCE
-    cdef Py_ssize_t name = len(path.name)
-    if flexible:
-        # No tags, one topic, its name. Lengths are one byte each, as the name is not longer.
-        if name > 126 or p[0] or p[1] != 2 or p[2] != name + 1:
-            return NULL
-        p += 3
-    else:
-        if get_be(p, 4) != 1 or get_be(p + 4, 2) != <uint64_t>name:
-            return NULL
-        p += 6
-    if memcmp(p, PyBytes_AS_STRING(path.name), name) != 0:
-        return NULL
-    p += name
-    if flexible:
-        return p + 1 if p[0] == 2 else NULL
-    return p + 4 if get_be(p, 4) == 1 else NULL
+cdef bint confirms_one(Response *r, CallerPath path, int64_t *offset, int64_t *timestamp) noexcept:
+    """Read a response, and return whether it is of *path* alone, and confirms its batch."""
+    return (has_no_tags(r) and take_length(r, 4) == 1 and is_name(r, path.name)
+            and take_length(r, 4) == 1 and take_number(r, 4) == path.partition
+            and is_confirmed(r, path.version, offset, timestamp)
+            and has_no_tags(r) and is_end(r))
 
 
-cdef bint is_expected_end(CallerPath path, const uint8_t *p, const uint8_t *end) noexcept:
-    """Return whether nothing unusual follows the timestamp: no error texts, no throttling."""
-    if path.version >= 5:
-        p += 8                          # log start offset
-    if path.version >= _FLEXIBLE_PRODUCE:
-        # Record errors: none; message: null; tags: none, none; throttle time: 0; tags: none.
-        return (end - p == 9 and p[0] == 1 and not p[1] and not p[2] and not p[3]
-                and get_be(p + 4, 4) == 0 and not p[8])
-    if path.version >= 8:
-        if end - p < 6 or get_be(p, 4) != 0 or get_be(p + 4, 2) != 0xffff:
-            return False
-        p += 6
-    return end - p == 4 and get_be(p, 4) == 0
+cdef bint is_name(Response *r, bytes name) noexcept:
+    """Read a text, and return whether it is *name*."""
+    cdef int64_t size = take_length(r, 2)
+    if size != len(name) or r.at > r.size or size > r.size - r.at:
+        return False
+    r.at += size
+    return memcmp(r.data + r.at - size, PyBytes_AS_STRING(name), size) == 0

@@ -84,6 +84,11 @@ cdef bint is_confirmed(Response *r, int version, int64_t *offset,
     return code == 0 and has_no_tags(r)
 
 
+cdef inline bint is_end(Response *r) noexcept nogil:
+    """Read what follows the topics. Return whether there is no throttling, and nothing else."""
+    return take_number(r, 4) == 0 and has_no_tags(r) and r.at == r.size
+
+
 def confirmation(int version, payload, list batches not None):
     """Decode a Produce response if it confirms all *batches* of the request, else return None.
 
@@ -127,7 +132,7 @@ cdef Confirmation decode_confirmation(Response *r, int version, list batches):
             left -= 1
         if not has_no_tags(r):
             return None
-    if take_number(r, 4) != 0 or not has_no_tags(r) or r.at != r.size or left:
+    if not is_end(r) or left:
         return None
     return found
 
