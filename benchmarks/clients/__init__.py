@@ -56,10 +56,10 @@ class Load:
     keys: Sequence[bytes] | None = None
     #: Several topics that are used in turn, instead of the one.
     topics: Sequence[str] = ()
-    #: Whether each message that is awaited has a callback as well, where the client has both.
-    callback: bool = False
     #: Rows of a block, for clients that send blocks.
     block: int = 0
+    #: Whether each message that is awaited has a callback as well, where the client has both.
+    callback: bool = False
 
     def rows(self) -> Iterator[tuple[bytes, bytes | None]]:
         """Yield value and key of each message."""
