@@ -61,6 +61,24 @@ def connections_to(cluster: KafkaCluster) -> int:
     )
 
 
+def connections_by_worker(cluster: KafkaCluster) -> dict[str, int]:
+    """Return the number of connections to the broker of each of Spark's Python workers."""
+    port = int(cluster.bootstrap_servers.rpartition(":")[2])
+    lines = [line.split() for line in pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    ours = {
+        f"socket:[{line[9]}]"
+        for line in lines
+        if int(line[2].rpartition(":")[2], 16) == port and line[3] == _ESTABLISHED
+    }
+    found: dict[str, int] = {}
+    for process in pathlib.Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it, or a descriptor, is gone
+            if b"pyspark" in (process / "cmdline").read_bytes():
+                links = [os.readlink(link) for link in (process / "fd").iterdir()]
+                found[process.name] = len(ours.intersection(links))
+    return {name: count for name, count in found.items() if count}
+
+
 @contextlib.contextmanager
 def application(
     script: str, arguments: dict[str, str], log: pathlib.Path
