@@ -440,6 +440,8 @@ class BufferState:
 
     topic: str
     partition: int
+    #: (topic, partition)
+    place: tuple[str, int]
     sequencer: Any
     #: Items to seal or send: a Slice, a Batch, or a Backlog, which is never the first one.
     pending: Any
@@ -465,6 +467,8 @@ class BufferState:
     chaser: Any
     #: Its broker's worker knows it.
     attached: bool
+    #: As callers use it; None: it was never lent.
+    path: CallerPath | None
 
     def __init__(self, topic: str, partition: int, sequencer: SequencerState) -> None: ...
     def add(self, item: Any, now: float) -> None:
@@ -622,7 +626,7 @@ class RequestSealer:
         batch_type: type[BatchState],
         checksum: Callable[[Any], int],
         compressor: Any,
-        metrics: Any,
+        metrics: RequestMetrics,
         *,
         idempotent: bool,
         transactional: bool = ...,
@@ -664,35 +668,147 @@ class RequestSealer:
         """
 
 def produce_frame(
-    head: bytes, batches: Sequence[tuple[str, int, Any]], flexible: bool
+    head: bytes,
+    correlation_id: int,
+    timeout_ms: int,
+    batches: Sequence[tuple[str, int, Any]],
+    flexible: bool,
 ) -> list[Any]:
     """Return the buffers of a framed Produce request.
 
-    *head*: everything between the length and the topics. *batches*: tuples (topic, partition,
-    record batch), grouped by topic in the order in which the topics first appear. *flexible*: the
-    version has compact lengths and tagged fields. A batch of more than COPIED_BATCH bytes is a
-    buffer by itself.
+    *head*: everything between the length and the topics. The correlation id, its bytes 4 to 7, and
+    the timeout, its last four, are replaced by *correlation_id* and *timeout_ms*. *batches*: tuples
+    (topic, partition, record batch), grouped by topic in the order in which the topics first
+    appear. *flexible*: the version has compact lengths and tagged fields. A batch of more than
+    COPIED_BATCH bytes is a buffer by itself.
     """
 
 #: Record batches of at most this many bytes are copied into the buffer before them.
 COPIED_BATCH: int
 
 @final
-class Confirmation:
-    """A response that confirms every batch of a request of *count* batches."""
+class ProduceRequest:
+    """Batches for one broker, at most one of each partition."""
 
-    def __init__(self, count: int) -> None: ...
-    def __len__(self) -> int: ...
-    def __getitem__(self, place: int) -> tuple[int, int]:
-        """Return ``(base offset, timestamp)`` of the batch at *place* in the request."""
+    batches: list[Any]
+    #: When the connection is considered lost if there is no response (monotonic seconds).
+    deadline: float
+    #: When it was given to the bridge, or written by a caller (monotonic seconds).
+    sent: float
+    #: How long the broker may wait for its replicas; sent in the request.
+    timeout_ms: int
+    #: Bytes of its batches.
+    size: int
+    #: Number of their records.
+    rows: int
+    #: Whether the response that was read confirms every batch.
+    confirmed: bool
+    #: Version of a request that a caller has written.
+    version: int
+    #: Correlation id of such a request.
+    correlation_id: int
+    #: The frame of such a request.
+    buffers: list[Any]
+    #: Bytes of it that the socket has taken.
+    written: int
+    #: The protocol of the transaction to which the batches belong; None: to none.
+    protocol: int | None
+    transactional_id: str | None
+    #: Set if it is the first request of this transaction.
+    first_of: Any
+    #: Set if it adds partitions to a transaction, in this turn.
+    turn: Any
+    #: The slices of rows that were settled and are to be reported, then None.
+    reports: list[Slice | None]
+    #: Chunks that are complete and have nothing to report, then None.
+    finished: list[Chunk | None]
 
-def confirmation(version: int, payload: Any, batches: list[Any]) -> Confirmation | None:
-    """Decode a Produce response if it confirms all *batches* of the request, else return None.
+    def __init__(self, batches: list[Any], *, now: float, deadline: float) -> None: ...
+    def frame(self, version: int, correlation_id: int, head: bytes) -> list[Any]:
+        """Return the buffers of the framed request; *head*: as for :func:`produce_frame`."""
+    def read(self, version: int, payload: Any) -> bool:
+        """Read a response. Return whether it confirms every batch, and says nothing else.
 
-    *payload*: the part after the correlation id. Returns None if there is anything else in it: an
-    error, throttling, a new leader, a tagged field, another partition, or bytes that are missing or
-    left over. Then :func:`~pykaproducer._wire.produce.decode_produce` is to decode it.
+        *payload*: the part after the correlation id. False if there is anything else in it: an
+        error, throttling, a new leader, a tagged field, another partition, or bytes that are
+        missing or left over. Then :func:`~pykaproducer._wire.produce.decode_produce` is to decode
+        it.
+        """
+    def result(self, place: int) -> tuple[int, int]:
+        """Return ``(base offset, timestamp)`` of a confirmed batch, the one at *place*."""
+    @property
+    def received(self) -> bytes:
+        """Return the bytes of the response that a caller has read."""
+
+def request_deadline(
+    batches: Sequence[BatchState], now: float, timeout: float, patience: float
+) -> float:
+    """Return when a request with *batches*, sent at *now*, counts as lost without a response.
+
+    After *timeout* seconds; but if the rows of all batches expire before that, then, or after
+    *patience* seconds if that is later.
     """
+
+class TopicMetrics:
+    """The statistics of one topic."""
+
+    #: Messages of each batch.
+    records: SampledStat
+    #: Bytes of each batch, as sent.
+    batches: SampledStat
+    #: Compressed size of each batch as a fraction of its uncompressed size.
+    compression: SampledStat
+    #: Messages of each retried batch.
+    retries: SampledStat
+    #: Messages of each failed slice.
+    errors: SampledStat
+    def __init__(self, window: float, samples: int) -> None: ...
+
+class ConnectionMetrics:
+    """The statistics of the connections to one broker."""
+
+    #: Bytes of each request.
+    outgoing: SampledStat
+    #: Bytes of each response.
+    incoming: SampledStat
+    #: Time from giving a request to the connection until its response, for each (seconds).
+    latency: SampledStat
+    #: Throttle time in each response (seconds).
+    throttle: SampledStat
+    #: One value for each connection that was established.
+    made: SampledStat
+    #: One value for each connection that was lost.
+    lost: SampledStat
+    def __init__(self, window: float, samples: int) -> None: ...
+
+class RequestMetrics:
+    """The statistics of one producer that compiled steps record."""
+
+    #: Age of each delivered message, from send() to its outcome (seconds).
+    delivery: SampledStat
+    #: Time from giving each Produce request to the connection to its response (seconds).
+    request: SampledStat
+    #: Of each message, from the opening of the oldest chunk in its batch to the sealing (seconds).
+    queue: SampledStat
+    #: Messages of each request.
+    requests: SampledStat
+    #: Size of the largest record of each batch.
+    largest: SampledStat
+    #: Bytes of the delivered messages, by topic-partition.
+    partitions: dict[tuple[str, int], SampledStat]
+    #: Records events for ``traced()``; None: off.
+    trace: Any
+    def __init__(self, window: float, samples: int) -> None: ...
+    def batch_sealed(self, batch: BatchState, now: float, topic: TopicMetrics) -> None:
+        """Count a batch of *topic* that is ready to be sent, for the first time or for a retry."""
+    def request_written(
+        self, request: ProduceRequest, now: float, size: int, link: ConnectionMetrics
+    ) -> None:
+        """Count *request*, *size* bytes in all, which is being written."""
+    def request_answered(
+        self, sent: float, now: float, throttle: float, link: ConnectionMetrics
+    ) -> None:
+        """Count the response to a request that was given to the connection at *sent*."""
 
 @final
 class RequestSettler:
@@ -708,36 +824,20 @@ class RequestSettler:
         moved: set[Any],
         errors: dict[tuple[str, int], str],
         rejected: dict[str, object],
-        metrics: Any,
+        metrics: RequestMetrics,
     ) -> None: ...
-    def settle(
-        self,
-        batches: list[Any],
-        confirmation: Confirmation,
-        now: float,
-        reports: list[Slice | None],
-        finished: list[Chunk | None],
-    ) -> list[int]:
-        """Settle *batches*, which *confirmation* confirms, unless their buffer is not ordinary.
+    def settle(self, request: ProduceRequest, now: float) -> list[int]:
+        """Settle the batches of *request*, which is confirmed, unless a buffer is not ordinary.
 
-        No thread is woken.
-
-        Args:
-            batches: those of the request.
-            confirmation: of the request.
-            now: monotonic seconds.
-            reports: an empty list, which gets the slices of settled rows that the caller is to
-                report, and None in the remaining places.
-            finished: an empty list, which gets the chunks that are complete and have nothing to
-                report, and None in the remaining places.
+        No thread is woken. What is to be reported is in ``request.reports`` and
+        ``request.finished``.
 
         Returns:
             The places of the batches that were left as they are, because their buffer has failed or
             is to be released.
 
         Raises:
-            ValueError: *confirmation* is of another number of batches.
-            TypeError: an item is not a batch.
+            ValueError: *request* is not confirmed.
             MemoryError: what was settled before that is in the lists.
         """
 
@@ -750,17 +850,6 @@ def deliver_parts(
         ``(settled, rows, nbytes)``: slices of the rows that this call settled, the number of these
         rows, and their payload bytes. No thread is woken.
     """
-
-def count_sealed(
-    batch: RecordBatch,
-    count: int,
-    now: float,
-    records: SampledStat,
-    batches: SampledStat,
-    compression: SampledStat,
-    largest: SampledStat,
-) -> None:
-    """Add a sealed *batch* of *count* records to the statistics of its topic and its producer."""
 
 def encode_batch(
     parts: list[Slice],
@@ -1047,36 +1136,6 @@ def this_thread_runs_stages(runs: bool) -> None:
     """Record whether the calling thread belongs to a stage. Its callbacks must not wait."""
 
 @final
-class CallerRequest:
-    """A Produce request with one batch, which a caller has written, or has begun to write."""
-
-    #: The partition.
-    path: CallerPath
-    #: The rows.
-    part: Slice
-    #: The record batch.
-    batch: RecordBatch
-    #: The bytes before the batch.
-    head: bytes
-    #: The bytes after the batch.
-    tail: bytes
-    #: Correlation id.
-    correlation_id: int
-    #: Sequence number of the first row; -1 without sequence numbers.
-    first_sequence: int
-    #: Ordinal of the batch in the partition.
-    number: int
-    #: Bytes that the socket has taken.
-    written: int
-    #: When it was written (monotonic seconds).
-    sent: float
-    @property
-    def received(self) -> bytes:
-        """Return the bytes of the response that the caller has read."""
-    def adopt_as(self, made: T) -> T:
-        """Return what the first call was given: the stages' representation of the request."""
-
-@final
 class CallerLink:
     """The connection of a Bridge, as callers use it."""
 
@@ -1091,11 +1150,13 @@ class CallerLink:
         """
     def detach(self) -> None:
         """Forget the socket, which is about to be closed."""
+    def use(self, version: int, head: bytes, metrics: ConnectionMetrics) -> None:
+        """Have callers write requests of *version* with *head*, and count them in *metrics*."""
     def lend(self) -> None:
         """Let a caller use the socket, until :meth:`take_back`. No request is in flight."""
     def withhold(self) -> bool:
         """Let no caller begin to use the socket. Return whether none is using it."""
-    def take_back(self) -> CallerRequest | None:
+    def take_back(self) -> ProduceRequest | None:
         """Let no caller use the socket. Return the request in flight, to be adopted, or None."""
     def forget_request(self) -> None:
         """Forget the request that :meth:`take_back` has returned: it was adopted."""
@@ -1109,7 +1170,9 @@ class CallerLink:
 class CallerRoute:
     """A topic's partitioner, with what it needs, as callers use it."""
 
-    def __init__(self, partitioner: Partitioner, metadata: Any, view: Any, metrics: Any) -> None:
+    def __init__(
+        self, partitioner: Partitioner, metadata: Any, view: Any, metrics: RequestMetrics
+    ) -> None:
         """Create a route that is valid while *metadata* has this *view* of the topic.
 
         *metrics*: its ``trace`` must be None.
@@ -1122,36 +1185,29 @@ class CallerPath:
     #: The connection to the leader.
     link: CallerLink
     #: The partition buffer.
-    buffer: Any
-    #: Version of the request.
-    version: int
-    #: Producer id; -1 without sequence numbers.
-    producer_id: int
-    #: Producer epoch; -1 without sequence numbers.
-    producer_epoch: int
-    #: Sequence number of the next batch; -1 without sequence numbers.
-    next_sequence: int
-    #: Number of the batches sealed so far.
-    number: int
+    buffer: BufferState
     #: Whether callers may use it.
     offered: bool
+    #: Requests since it was lent.
+    sent: int
     def __init__(
         self,
         link: CallerLink,
-        buffer: Any,
-        view: Any,
-        checksum: Callable[[Any], int],
-        version: int,
-        head: bytes,
-        tail: bytes,
-        producer_id: int,
-        producer_epoch: int,
-        next_sequence: int,
-        number: int,
-        stats: tuple[SampledStat, ...],
+        buffer: BufferState,
+        sealer: RequestSealer,
+        settler: RequestSettler,
+        *,
+        timeout: float,
+        patience: float,
     ) -> None:
-        """Create a path that is offered."""
-    def withdraw(self) -> CallerRequest | None:
+        """Create a path that is not offered yet.
+
+        *sealer*, *settler*: those of its broker. *timeout*, *patience*: as for
+        :func:`request_deadline`.
+        """
+    def lend(self, view: Any, topic_metrics: TopicMetrics) -> None:
+        """Let callers use the partition. *view*: of its topic."""
+    def withdraw(self) -> ProduceRequest | None:
         """Let no caller use the partition. Return the request in flight, or None."""
 
 @final

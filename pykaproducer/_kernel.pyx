@@ -181,6 +181,7 @@ cdef class TopicSlot
 cdef class CallerRoute
 cdef class CallerPath
 cdef class BufferState
+cdef class ProduceRequest
 
 # In the order of a row's life. A class must come before those that use its C fields.
 include "_kernel_parts/budget.pxi"
@@ -199,8 +200,10 @@ include "_kernel_parts/encode.pxi"
 include "_kernel_parts/partition_state.pxi"
 include "_kernel_parts/route.pxi"
 include "_kernel_parts/batcher.pxi"
+include "_kernel_parts/request_metrics.pxi"
 include "_kernel_parts/seal_request.pxi"
 include "_kernel_parts/produce_frame.pxi"
+include "_kernel_parts/produce_request.pxi"
 include "_kernel_parts/settle_request.pxi"
 include "_kernel_parts/handle.pxi"
 include "_kernel_parts/payload.pxi"
@@ -221,7 +224,6 @@ include "_kernel_parts/write.pxi"
 include "_kernel_parts/wait.pxi"
 include "_kernel_parts/caller.pxi"
 include "_kernel_parts/caller_request.pxi"
-include "_kernel_parts/caller_response.pxi"
 
 
 # Only the C code of this module may create these: an instance without a chunk would have invalid

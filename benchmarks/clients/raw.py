@@ -20,8 +20,9 @@ from benchmarks.child import RunFailed
 from benchmarks.clients import Load, OnDelivery, Settings
 from benchmarks.door import record_batch
 from pykaproducer._errors.formatting import format_error_code
+from pykaproducer._kernel import produce_frame
 from pykaproducer._util.compression import compressor
-from pykaproducer._wire.produce import decode_produce, produce_request
+from pykaproducer._wire.produce import decode_produce, produce_head
 
 #: The last version of Produce that uses topic names.
 _VERSION = 12
@@ -106,9 +107,8 @@ class Client:
 
     def _request(self, load: Load, rows: Iterable[tuple[bytes, bytes | None]]) -> Request:
         batch, count = record_batch(rows, self._batch_size, self._compressor)
-        buffers = produce_request(
-            _VERSION, 0, "raw", self._acks, _TIMEOUT_MS, [(load.topic, 0, batch)]
-        )
+        head = produce_head(_VERSION, "raw", self._acks)
+        buffers = produce_frame(head, 0, _TIMEOUT_MS, [(load.topic, 0, batch)], True)
         return Request(b"".join(buffers), count)
 
     def _write(self, request: Request) -> None:

@@ -7,14 +7,15 @@
 # No Python code runs between the moment at which the chunk is taken and the wait, nor between the
 # wait and the moment at which the response is settled. So a KeyboardInterrupt or a signal handler
 # never finds a message in between, and with the GIL no other thread does either. While the caller
-# waits, the message is in a `CallerRequest`, which has one owner:
+# waits, the message is in a `ProduceRequest`, which has one owner:
 #
 # 1. The stages lend: a TopicWorker its partitioner (`CallerRoute`), a BrokerWorker a partition of
 #    which nothing is pending or in flight (`CallerPath`), and a Bridge its connection while it
 #    waits (`CallerLink`).
-# 2. A caller that finds all three, and no other message of the topic in progress, sends.
-# 3. If the response is as expected, the caller settles it. No stage knows of the message.
-# 4. Otherwise the request is handed over: its state becomes HANDED_OVER, and the Bridge continues
+# 2. A caller that finds all three, and no other message of the topic in progress, sends. It uses
+#    the functions and the objects that the stages use.
+# 3. If the response confirms the batch, the caller settles it. No stage knows of the message.
+# 4. Otherwise the request is handed over: its state becomes OF_STAGES, and the Bridge continues
 #    with it as if it had written it (`Bridge.adopt`). The caller then waits as usual. Either side
 #    may begin: the caller, if the response is an error, malformed, or late, or if a signal arrives;
 #    a stage, if it needs the partition or the connection, or has to know all messages (a flush).
@@ -121,46 +122,6 @@ def this_thread_runs_stages(bint runs):
     set_runs_stages(runs)
 
 
-cdef enum CallerState:
-    IN_FLIGHT = 0           # owned by the caller
-    HANDED_OVER = 1         # owned by the stages
-    ANSWERED = 2            # settled by the caller
-
-
-@cython.final
-cdef class CallerRequest:
-    """A Produce request with one batch, which a caller has written, or has begun to write.
-
-    ``frame``: the bytes before and after the batch. ``written``: bytes that the socket has taken.
-    ``received``: the bytes of the response so far. ``sent``: when it was written (monotonic
-    seconds).
-    """
-
-    cdef readonly CallerPath path
-    cdef readonly Slice part
-    cdef readonly RecordBatch batch
-    cdef readonly bytes head, tail
-    cdef readonly int32_t correlation_id
-    cdef readonly int64_t first_sequence, number
-    cdef readonly Py_ssize_t written
-    cdef readonly double sent
-    cdef object made
-    cdef int state
-    cdef uint8_t response[1024]
-    cdef int filled
-
-    def adopt_as(self, made):
-        """Return what the first call was given: the stages' representation of the request."""
-        if self.made is None:
-            self.made = made
-        return self.made
-
-    @property
-    def received(self):
-        """Return the bytes of the response that the caller has read."""
-        return PyBytes_FromStringAndSize(<char *>self.response, self.filled)
-
-
 @cython.final
 cdef class CallerLink:
     """The connection of a Bridge, as callers use it. Linux only: otherwise it is never usable.
@@ -170,13 +131,16 @@ cdef class CallerLink:
     """
 
     cdef readonly int watch             # an epoll descriptor; -1: not available
-    cdef int wake_event                       # wakes the caller
+    cdef int wake_event                 # wakes the caller
     cdef int timer                      # expires when `quiet` must be announced
     cdef int watched                    # the socket in `watch`; -1: none
     cdef int fd                         # the socket while it is lent; -1: it is not
     cdef int wakeup                     # a socket; a byte in it wakes the Bridge
     cdef int32_t correlation_id
-    cdef CallerRequest request          # written, and not settled yet
+    cdef int version                    # of requests
+    cdef bytes head                     # of requests, for produce_frame()
+    cdef ConnectionMetrics metrics
+    cdef ProduceRequest request         # written, and not settled yet
     cdef TopicSlot quiet                # it is not announced yet: see keep_quiet()
     cdef readonly double used_at        # when a caller used it last (monotonic seconds)
 
@@ -223,6 +187,12 @@ cdef class CallerLink:
             end_watch(self.watch, self.watched)
             self.watched = -1
 
+    def use(self, int version, bytes head not None, ConnectionMetrics metrics not None):
+        """Have callers write requests of *version* with *head*, and count them in *metrics*."""
+        self.version = version
+        self.head = head
+        self.metrics = metrics
+
     def lend(self):
         """Let a caller use the socket, until :meth:`take_back`. No request is in flight."""
         if self.request is None:
@@ -254,14 +224,14 @@ cdef class CallerLink:
         self.quiet = None
         set_timer(self.timer, 0)
 
-    cdef void hand_over(self, CallerRequest request, bint wake) noexcept:
+    cdef void hand_over(self, ProduceRequest request, bint wake) noexcept:
         """Give *request* to the stages. The Bridge adopts it when it runs next.
 
         *wake*: the caller, which waits. It clears the event itself: see wait_as_caller().
         """
-        if request.state != IN_FLIGHT:
+        if request.state != OF_CALLER:
             return
-        request.state = HANDED_OVER
+        request.state = OF_STAGES
         request.path.offered = False
         self.fd = -1
         if self.watched >= 0:
@@ -280,12 +250,14 @@ cdef class CallerRoute:
     """
 
     cdef Partitioner partitioner
-    cdef object metadata, view, metrics
+    cdef object metadata, view
+    cdef RequestMetrics metrics
     cdef str topic
     cdef int32_t partitions
     cdef bytes available
 
-    def __init__(self, Partitioner partitioner not None, metadata, view, metrics):
+    def __init__(self, Partitioner partitioner not None, metadata, view,
+                 RequestMetrics metrics not None):
         self.partitioner = partitioner
         self.metadata = metadata
         self.view = view
@@ -304,47 +276,36 @@ cdef class CallerRoute:
 cdef class CallerPath:
     """A partition without a message in progress, as callers use it.
 
-    *buffer*: its partition buffer. *checksum*: ``crc32c(buffer) -> int``. *head*, *tail*: the
-    request before the batch's length, and after the batch; *version*: of it. *producer_id*
-    and the following: of the next batch; -1 without sequence numbers. *number*: of the batches
-    sealed so far. *stats*: see ``caller_paths.py``.
+    *buffer*: its partition buffer. *sealer*, *settler*: those of its broker. *timeout*, *patience*:
+    as for :func:`request_deadline`.
     """
 
     cdef readonly CallerLink link
-    cdef readonly object buffer
-    cdef str topic
-    cdef int32_t partition
-    cdef object view, checksum
-    cdef bytes head, tail, name
-    cdef readonly int version
-    cdef readonly int64_t producer_id
-    cdef readonly int producer_epoch
-    cdef readonly int64_t next_sequence, number
+    cdef readonly BufferState buffer
+    cdef RequestSealer sealer
+    cdef RequestSettler settler
+    cdef double timeout, patience
+    cdef object view                    # of the topic, when it was lent
+    cdef TopicMetrics topic_metrics
     cdef readonly bint offered          # callers may use it
-    cdef CallerRequest request          # written, and not settled by the caller
-    cdef SampledStat delivery, request_time, queue, requests, largest, records, batches
-    cdef SampledStat compression, partition_bytes, outgoing, incoming, latency, throttle
+    cdef readonly int64_t sent          # requests since it was lent
+    cdef ProduceRequest request         # written, and not settled by the caller
 
-    def __init__(self, CallerLink link not None, buffer, view, checksum, int version,
-                 bytes head not None, bytes tail not None, int64_t producer_id,
-                 int producer_epoch, int64_t next_sequence, int64_t number, stats):
+    def __init__(self, CallerLink link not None, BufferState buffer not None,
+                 RequestSealer sealer not None, RequestSettler settler not None, *,
+                 double timeout, double patience):
         self.link = link
         self.buffer = buffer
-        self.topic = buffer.topic
-        self.name = buffer.topic.encode()
-        self.partition = buffer.partition
+        self.sealer = sealer
+        self.settler = settler
+        self.timeout = timeout
+        self.patience = patience
+
+    def lend(self, view, TopicMetrics topic_metrics not None):
+        """Let callers use the partition. *view*: of its topic."""
         self.view = view
-        self.checksum = checksum
-        self.version = version
-        self.head = head
-        self.tail = tail
-        self.producer_id = producer_id
-        self.producer_epoch = producer_epoch
-        self.next_sequence = next_sequence
-        self.number = number
-        (self.delivery, self.request_time, self.queue, self.requests, self.largest, self.records,
-         self.batches, self.compression, self.partition_bytes, self.outgoing, self.incoming,
-         self.latency, self.throttle) = stats
+        self.topic_metrics = topic_metrics
+        self.sent = 0
         self.offered = True
 
     def withdraw(self):
@@ -352,7 +313,7 @@ cdef class CallerPath:
 
         The request is handed over: the Bridge adopts it before it writes another one.
         """
-        cdef CallerRequest request = self.request
+        cdef ProduceRequest request = self.request
         self.offered = False
         self.request = None
         if request is not None:

@@ -54,7 +54,7 @@ cdef bint send_as_caller(TopicSlot slot, Chunk chunk, double seconds) except -1:
     stages have to do it. Otherwise the messages are settled, or their request was handed over, and
     the caller waits as usual.
     """
-    cdef CallerRequest request = None
+    cdef ProduceRequest request = None
     cdef int64_t left = chunk.earliest - kernel_clock(0)
     if runs_stages or slot.route is None:
         return False
@@ -64,9 +64,14 @@ cdef bint send_as_caller(TopicSlot slot, Chunk chunk, double seconds) except -1:
         end_quiet(slot)
         return False
     wait_as_caller(request, <int>max(0, min(_CALLER_WAIT, seconds * 1000, left // 2000000)))
-    if request.state == ANSWERED and chunk.waiters:
-        wake_waiters(request.part)      # other threads; this may run Python code
+    if request.state == OF_CALLER_SETTLED and chunk.waiters:
+        wake_waiters(part_of(request))  # other threads; this may run Python code
     return True
+
+
+cdef inline Slice part_of(ProduceRequest request):
+    """Return the slice of the only batch of a caller's *request*."""
+    return <Slice>(<BatchState>request.batches[0]).parts[0]
 
 
 cdef inline bint is_usual(TopicSlot slot, Chunk chunk) noexcept:
@@ -94,16 +99,18 @@ cdef inline bint is_silent(callback) noexcept:
     return type(callback) is ReportTo and not (<ReportTo>callback).outcomes.waiters
 
 
-cdef CallerRequest prepared(TopicSlot slot, Chunk chunk):
+cdef ProduceRequest prepared(TopicSlot slot, Chunk chunk):
     """Return the request for the rows of *chunk*, encoded; None if it is left to the stages.
 
     Nothing is changed but the partitions of the rows, so Python code may run in between (a
-    finalizer): see begin().
+    finalizer, a codec): see begin().
     """
     cdef CallerRoute route = slot.route
-    cdef CallerRequest request
+    cdef ProduceRequest request
+    cdef BatchState batch
     cdef CallerPath path
     cdef list parts
+    cdef double now
     try:
         parts, unknown = split_chunk(chunk, route.partitioner, route.partitions, route.available)
         if len(parts) != 1 or unknown is not None or slot.paths is None:
@@ -111,62 +118,20 @@ cdef CallerRequest prepared(TopicSlot slot, Chunk chunk):
         path = slot.paths.get((<Slice>parts[0]).partition)
         if path is None or not path.offered or path.view is not route.view or path.link.fd < 0:
             return None
-        request = CallerRequest.__new__(CallerRequest)
-        request.path = path
-        request.part = parts[0]
-        if not encode_as_caller(request):
+        if chunk.closed:
             return None
+        chunk.pins += 1                 # encode_parts() unpins it
+        batch = path.sealer.encoded(path.buffer, parts, 0)
+        now = kernel_clock(0) / <double>_NS
+        request = ProduceRequest([batch], now=now, deadline=request_deadline(
+            [batch], now, path.timeout, path.patience))
+        request.path = path
+        request.version = path.link.version
+        request.buffers = request.frame(request.version, 0, path.link.head)
+        request.prepare_settling()
     except MemoryError:
         return None
     return request
-
-
-cdef bint encode_as_caller(CallerRequest request) except -1:
-    """Encode the batch and the bytes before it. Return False if the chunk has been taken."""
-    cdef CallerPath path = request.path
-    cdef Slice part = request.part
-    cdef Chunk chunk = part.chunk
-    cdef BatchHeader header
-    cdef RecordBatch batch
-    cdef list parts = [part]
-    cdef uint32_t i
-    # Give the slice its own array: settling it then needs no memory (Slice.empty_part()).
-    part.allocate(part.count)
-    for i in range(part.count):
-        part.rows[i] = i
-    if chunk.closed:
-        return False
-    chunk.pins += 1                     # write_records() unpins it
-    batch = write_records(parts, &header)
-    header.attributes = 0
-    header.producer_id = path.producer_id
-    header.producer_epoch = path.producer_epoch
-    header.base_sequence = path.next_sequence
-    batch.plain_size = batch.size
-    batch.largest_record = header.largest
-    put_header(batch.data, batch.size, &header)
-    put_be32(batch.data + 17, <uint32_t>path.checksum(memoryview(batch)[21:]))
-    request.batch = batch
-    request.first_sequence = path.next_sequence
-    request.head = head_for(path, batch.size)
-    request.tail = path.tail
-    return True
-
-
-cdef bytes head_for(CallerPath path, Py_ssize_t size):
-    """Return the request up to a batch of *size* bytes; the correlation id is still missing."""
-    cdef bint flexible = path.version >= _FLEXIBLE_PRODUCE
-    cdef Py_ssize_t known = len(path.head)
-    cdef Py_ssize_t length = known + (uvarint_size(<uint32_t>size + 1) if flexible else 4)
-    cdef bytes head = PyBytes_FromStringAndSize(NULL, length)
-    cdef uint8_t *p = <uint8_t *>PyBytes_AS_STRING(head)
-    memcpy(p, PyBytes_AS_STRING(path.head), known)
-    put_be32(p, <uint32_t>(length - 4 + size + len(path.tail)))
-    if flexible:
-        put_uvarint(p + known, <uint32_t>size + 1)
-    else:
-        put_be32(p + known, <uint32_t>size)
-    return head
 
 
 cdef Py_ssize_t _write_limit = -1       # for tests
@@ -190,28 +155,39 @@ cdef inline void limit_write(iovec *iov, int count) noexcept:
     _write_limit = -1
 
 
-cdef bint begin(TopicSlot slot, Chunk chunk, CallerRequest request):
+cdef bint begin(TopicSlot slot, Chunk chunk, ProduceRequest request):
     """Take *chunk* and write *request*. Return False if anything has changed in the meantime.
 
-    Allocates nothing, and runs no Python code.
+    Runs no Python code, and allocates nothing once the chunk is taken.
     """
     cdef CallerPath path = request.path
     cdef CallerLink link = path.link
-    cdef Slice part = request.part
-    cdef Py_ssize_t total
+    cdef BatchState batch = <BatchState>request.batches[0]
+    cdef BufferState buffer = path.buffer
+    cdef Slice part = <Slice>batch.parts[0]
+    cdef RequestMetrics metrics = path.settler.metrics
+    cdef bytes frame = <bytes>request.buffers[0]
     cdef iovec iov[3]
+    cdef Py_ssize_t total
+    cdef int count
     cdef uint32_t i
-    cdef int64_t now
     # In the child of a fork the chunk has no slot.
     if chunk.origin is not slot or not is_usual(slot, chunk) or not path.offered:
         return False
     if chunk.count != part.count:
         return False
     for i in range(part.count):
-        if chunk.rows[i].partition != path.partition:
+        if chunk.rows[i].partition != part.partition:
             return False
-    if link.fd < 0 or link.request is not None or path.next_sequence != request.first_sequence:
+    if link.fd < 0 or link.request is not None or link.version != request.version:
         return False
+    if batch.first_sequence >= 0 and batch.first_sequence != buffer.sequencer.next_sequence:
+        return False
+    try:
+        buffer.unanswered.append(batch)
+    except MemoryError:
+        return False
+    number_batch(buffer.sequencer, batch)
     if link.quiet is slot:
         link.quiet = None
         set_timer(link.timer, 0)
@@ -222,28 +198,46 @@ cdef bint begin(TopicSlot slot, Chunk chunk, CallerRequest request):
         chunk.rows[i].flags |= CLAIMED
     link.correlation_id = (link.correlation_id + 1) & 0x3fffffff
     request.correlation_id = link.correlation_id | 0x40000000
-    put_be32(<uint8_t *>PyBytes_AS_STRING(request.head) + 8, <uint32_t>request.correlation_id)
-    if path.next_sequence >= 0:
-        path.next_sequence = (path.next_sequence + part.count) & 0x7fffffff
-    path.number += 1
-    request.number = path.number
-    request.state = IN_FLIGHT
+    # Nothing else refers to it yet.
+    put_be32(<uint8_t *>PyBytes_AS_STRING(frame) + 8, <uint32_t>request.correlation_id)
+    path.sent += 1
+    request.state = OF_CALLER
     link.request = path.request = request
     set_watched(link.watch, link.watched, False)
-    iov[0].iov_base, iov[0].iov_len = PyBytes_AS_STRING(request.head), len(request.head)
-    iov[1].iov_base, iov[1].iov_len = request.batch.data, request.batch.size
-    iov[2].iov_base, iov[2].iov_len = PyBytes_AS_STRING(request.tail), len(request.tail)
-    total = iov[0].iov_len + iov[1].iov_len + iov[2].iov_len
-    now = kernel_clock(0)
-    request.sent = now / <double>_NS
-    limit_write(iov, 3)
-    request.written = kernel_write(link.fd, iov, 3, 0)
+    count_sealed(metrics, batch, request.sent, path.topic_metrics)
+    count = put_buffers(request.buffers, iov)
+    total = size_of(iov, count)
+    count_request(metrics, request, request.sent, total, link.metrics)
+    limit_write(iov, count)
+    request.written = kernel_write(link.fd, iov, count, 0)
     if request.written != total:
         link.hand_over(request, False)
     return True
 
 
-cdef void wait_as_caller(CallerRequest request, int patience) noexcept:
+cdef int put_buffers(list buffers, iovec *iov) noexcept:
+    """Fill in *iov* from the frame of a request with one batch. Return their number."""
+    cdef int count = 0
+    for each in buffers:
+        if type(each) is RecordBatch:
+            iov[count].iov_base = (<RecordBatch>each).data
+            iov[count].iov_len = (<RecordBatch>each).size
+        else:
+            iov[count].iov_base = PyBytes_AS_STRING(each)
+            iov[count].iov_len = len(<bytes>each)
+        count += 1
+    return count
+
+
+cdef inline Py_ssize_t size_of(const iovec *iov, int count) noexcept:
+    cdef Py_ssize_t size = 0
+    cdef int i
+    for i in range(count):
+        size += iov[i].iov_len
+    return size
+
+
+cdef void wait_as_caller(ProduceRequest request, int patience) noexcept:
     """Wait for the response and settle it, or hand the request over."""
     cdef CallerLink link = request.path.link
     cdef int64_t end = kernel_clock(0) + <int64_t>patience * 1000000
@@ -252,7 +246,7 @@ cdef void wait_as_caller(CallerRequest request, int patience) noexcept:
     cdef int found
     cdef Py_ssize_t count
     cdef bint waits_for_another = False
-    while request.state == IN_FLIGHT:
+    while request.state == OF_CALLER:
         left = (end - kernel_clock(0) + 999999) // 1000000
         if left <= 0:
             break
@@ -264,7 +258,7 @@ cdef void wait_as_caller(CallerRequest request, int patience) noexcept:
             found = poll_once(fds, 1 if waits_for_another else 2, <int>left)
             want_gil()
         got_gil()
-        if request.state != IN_FLIGHT:
+        if request.state != OF_CALLER:
             clear_wake_event(link.wake_event)
             return
         # The event may have been set for another caller:
@@ -292,15 +286,71 @@ cdef void wait_as_caller(CallerRequest request, int patience) noexcept:
     link.hand_over(request, False)
 
 
+cdef int settle_as_caller(ProduceRequest request) noexcept:
+    """Settle *request* if the response confirms it.
+
+    Returns 1 if it is settled, 0 if the response is incomplete, and -1 if the stages have to
+    decode it.
+    """
+    cdef CallerPath path = request.path
+    cdef CallerLink link = path.link
+    cdef Slice part = part_of(request)
+    cdef Chunk chunk = part.chunk
+    cdef TopicSlot slot = chunk.origin
+    cdef double now
+    cdef int found = read_as_caller(request)
+    if found <= 0:
+        return found
+    if not has_no_callbacks(chunk) or link.watched < 0:
+        return -1
+    # settle_batch() must not run Python code.
+    if path.buffer.place not in path.settler.metrics.partitions:
+        return -1
+    now = kernel_clock(0) / <double>_NS
+    request.state = OF_CALLER_SETTLED
+    link.request = path.request = None
+    link.used_at = now
+    if slot is not None:
+        slot.last_path = path
+    set_watched(link.watch, link.watched, True)
+    link.metrics.incoming.record(now, request.filled, 1)
+    count_response(path.settler.metrics, request.sent, now, 0, link.metrics)
+    settle_request(path.settler, request, now)
+    if request.reports[0] is not None:
+        part.report(None)               # a ReportTo, and threads that wait
+    return 1
+
+
+cdef int read_as_caller(ProduceRequest request) noexcept:
+    """Read the response. Returns 1 if it confirms the batch, 0 if it is incomplete, else -1."""
+    cdef const uint8_t *p = request.response
+    cdef int64_t length
+    cdef Response r
+    if request.filled < 4:
+        return 0
+    length = <int64_t>get_be(p, 4)
+    if length > <int64_t>sizeof(request.response) - 4:
+        return -1
+    if request.filled < 4 + length:
+        return 0
+    if request.filled > 4 + length or length < 4:
+        return -1
+    if <int32_t>get_be(p + 4, 4) != request.correlation_id:
+        return -1
+    r.data, r.at, r.size, r.version = p + 8, 0, length - 4, request.version
+    request.confirmed = confirms(request, 1, &r)
+    return 1 if request.confirmed else -1
+
+
 def take_callers(slots):
     """Hand over the requests of callers in these TopicSlots, and return their chunks."""
     cdef list found = []
-    cdef CallerRequest request
+    cdef ProduceRequest request
     cdef CallerPath path
     for slot in slots:
         for path in list(((<TopicSlot>slot).paths or {}).values()):
             request = path.link.request
             if request is not None and request.path is path:
                 path.link.hand_over(request, True)
-                found.append(request.part.chunk)
+                found.append(part_of(request).chunk)
     return found

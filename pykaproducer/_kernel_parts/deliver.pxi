@@ -14,21 +14,31 @@ def deliver_parts(list parts not None, int64_t base_offset, int64_t timestamp,
     these rows, and their payload bytes. Wakes no thread.
     """
     cdef int64_t rows = 0, nbytes = 0
-    cdef list settled = deliver_slices(parts, base_offset, timestamp, latency, now, &rows, &nbytes)
+    cdef list settled = [None] * len(parts)
+    list_all_rows(parts)
+    del settled[deliver_slices(parts, base_offset, timestamp, latency, now, settled, 0, &rows,
+                               &nbytes):]
     return settled, rows, nbytes
 
 
-cdef list deliver_slices(list parts, int64_t base_offset, int64_t timestamp, SampledStat latency,
-                         double now, int64_t *rows, int64_t *nbytes):
-    """Settle *parts* as :func:`deliver_parts`. Add their rows and bytes to *rows* and *nbytes*."""
-    cdef Delivering delivering
-    cdef Slice part, done
-    cdef list settled = parts[:]
-    cdef Py_ssize_t found = 0
-    cdef uint32_t count
+cdef list_all_rows(list parts):
+    """Call list_rows() for each of *parts*: deliver_slices() must not raise."""
+    cdef Slice part
     for part in parts:
         list_rows(part)
-    # Nothing below may raise, because settled rows must be reported.
+
+
+cdef Py_ssize_t deliver_slices(list parts, int64_t base_offset, int64_t timestamp,
+                               SampledStat latency, double now, list settled, Py_ssize_t at,
+                               int64_t *rows, int64_t *nbytes):
+    """Settle *parts* as :func:`deliver_parts`, and add their rows and bytes to *rows*, *nbytes*.
+
+    Puts the slices of settled rows into *settled*, from the place *at* on, where there is room for
+    each of *parts*. Returns the next place.
+    """
+    cdef Delivering delivering
+    cdef Slice part, done
+    cdef uint32_t count
     begin_delivering(&delivering, timestamp, now)
     for part in parts:
         count = part.count              # deliver_part() may empty it: see Slice.empty_part
@@ -36,13 +46,12 @@ cdef list deliver_slices(list parts, int64_t base_offset, int64_t timestamp, Sam
         if base_offset >= 0:
             base_offset += count
         if done is not None:
-            settled[found] = done
-            found += 1
+            settled[at] = done
+            at += 1
             rows[0] += done.count
             nbytes[0] += done.nbytes
     end_run(latency, &delivering.run)
-    del settled[found:]
-    return settled
+    return at
 
 
 cdef list_rows(Slice part):

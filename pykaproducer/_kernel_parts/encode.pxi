@@ -46,16 +46,6 @@ cdef RecordBatch encode_parts(list parts, checksum, compress, BatchHeader *heade
     return batch
 
 
-def count_sealed(RecordBatch batch not None, int64_t count, double now,
-                 SampledStat records not None, SampledStat batches not None,
-                 SampledStat compression not None, SampledStat largest not None):
-    """Add a sealed *batch* of *count* records to the statistics of its topic and its producer."""
-    records.record(now, count, 1)
-    batches.record(now, batch.size, 1)
-    compression.record(now, batch.size / <double>batch.plain_size if batch.plain_size else 1.0, 1)
-    largest.record(now, batch.largest_record, 1)
-
-
 cdef bint is_pinned(Chunk chunk) noexcept:
     """Return whether a reader has pinned *chunk*."""
     cdef bint found

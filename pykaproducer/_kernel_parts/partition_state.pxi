@@ -31,6 +31,13 @@ cdef class SequencerState:
         record_delivered(self, number)
 
 
+cdef inline void number_batch(SequencerState self, BatchState batch) noexcept:
+    """Take the sequence numbers that *batch* was encoded with, if it has any."""
+    if batch.first_sequence >= 0:
+        take_sequences(self, batch.count)
+        batch.number = self.sealed
+
+
 cdef inline int64_t take_sequences(SequencerState self, int64_t count) noexcept:
     cdef int64_t first = self.next_sequence
     self.sealed += 1
@@ -85,6 +92,7 @@ cdef class BufferState:
 
     cdef readonly str topic
     cdef readonly int32_t partition
+    cdef readonly tuple place               # (topic, partition)
     cdef readonly SequencerState sequencer
     cdef readonly object pending            # deque of Slice, Batch and Backlog
     cdef public Py_ssize_t nbytes
@@ -98,6 +106,7 @@ cdef class BufferState:
     cdef public object invalid_from
     cdef public object chaser
     cdef public bint attached
+    cdef public CallerPath path             # None: it was never lent to callers
     # Used by the Batcher only.
     cdef double timer                       # the latest time in its heap for this buffer; -1: none
     cdef int64_t round                      # the last request in which it had its turn
@@ -107,6 +116,7 @@ cdef class BufferState:
     def __init__(self, str topic, int32_t partition, SequencerState sequencer not None):
         self.topic = topic
         self.partition = partition
+        self.place = (topic, partition)
         self.sequencer = sequencer
         self.pending = deque()
         self.enqueued_at = deque()

@@ -23,13 +23,15 @@ cdef inline uint8_t *put_length(uint8_t *p, int64_t n, int size, bint flexible) 
     return p + size
 
 
-def produce_frame(bytes head not None, batches, bint flexible):
+def produce_frame(bytes head not None, int32_t correlation_id, int32_t timeout_ms, batches,
+                  bint flexible):
     """Return the buffers of a framed Produce request.
 
-    *head*: everything between the length and the topics. *batches*: tuples (topic, partition,
-    record batch), grouped by topic in the order in which the topics first appear. *flexible*: the
-    version has compact lengths and tagged fields. A batch of more than COPIED_BATCH bytes is a
-    buffer by itself, the others are copied. Raises MemoryError.
+    *head*: everything between the length and the topics. The correlation id, its bytes 4 to 7, and
+    the timeout, its last four, are replaced by *correlation_id* and *timeout_ms*. *batches*: tuples
+    (topic, partition, record batch), grouped by topic in the order in which the topics first
+    appear. *flexible*: the version has compact lengths and tagged fields. A batch of more than
+    COPIED_BATCH bytes is a buffer by itself, the others are copied. Raises MemoryError.
     """
     cdef dict topics = {}
     cdef Py_ssize_t room = 4 + len(head) + _TOPICS_OVERHEAD, size
@@ -50,7 +52,7 @@ def produce_frame(bytes head not None, batches, bint flexible):
     if scratch == NULL:
         raise MemoryError()
     try:
-        buffers = lay_out(scratch, head, topics, flexible)
+        buffers = lay_out(scratch, head, correlation_id, timeout_ms, topics, flexible)
     finally:
         free(scratch)
     return buffers
@@ -62,13 +64,16 @@ cdef Py_ssize_t bytes_of(records) except -1:
     return memoryview(records).nbytes
 
 
-cdef list lay_out(uint8_t *scratch, bytes head, dict topics, bint flexible):
+cdef list lay_out(uint8_t *scratch, bytes head, int32_t correlation_id, int32_t timeout_ms,
+                  dict topics, bint flexible):
     cdef list buffers = [], partitions
     cdef uint8_t *begin = scratch
     cdef uint8_t *p = scratch + 4                   # the length of the request
     cdef Py_ssize_t size, total = 0
     cdef bytes name, first
     memcpy(p, PyBytes_AS_STRING(head), len(head))
+    put_be32(p + 4, <uint32_t>correlation_id)
+    put_be32(p + len(head) - 4, <uint32_t>timeout_ms)
     p = put_length(p + len(head), len(topics), 4, flexible)
     for partitions in topics.values():
         name = <bytes>partitions[0]

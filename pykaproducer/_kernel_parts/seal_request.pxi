@@ -19,7 +19,8 @@ cdef class RequestSealer:
     """
 
     cdef Batcher batcher
-    cdef object batch_type, checksum, compress, metrics
+    cdef object batch_type, checksum, compress
+    cdef RequestMetrics metrics
     cdef int attributes
     cdef bint idempotent, transactional
     #: The ProducerId of the open transaction; None if none is open.
@@ -32,10 +33,10 @@ cdef class RequestSealer:
     cdef readonly BufferState buffer
     # The statistics of the last batch's topic, which may be forgotten between two requests.
     cdef str topic
-    cdef SampledStat records, batches, compression
+    cdef TopicMetrics topic_metrics
 
-    def __init__(self, Batcher batcher not None, batch_type, checksum, compressor, metrics, *,
-                 bint idempotent, bint transactional=False):
+    def __init__(self, Batcher batcher not None, batch_type, checksum, compressor,
+                 RequestMetrics metrics not None, *, bint idempotent, bint transactional=False):
         self.batcher = batcher
         self.batch_type = batch_type
         self.checksum = checksum
@@ -95,7 +96,9 @@ cdef class RequestSealer:
         """
         cdef BatchState batch
         cdef list parts
-        self.find_statistics(buffer.topic)      # first, as this may raise
+        if self.topic is not buffer.topic:      # first, as this may raise
+            self.topic_metrics = self.metrics.topic(buffer.topic)
+            self.topic = buffer.topic
         parts = take_slices(self.batcher, buffer)
         if parts:
             batch = self.sealed(buffer, parts, batches)
@@ -103,7 +106,7 @@ cdef class RequestSealer:
                 batches.pop()
                 self.batcher.put_back(batch)
                 return False
-            self.count(batch, now)
+            count_sealed(self.metrics, batch, now, self.topic_metrics)
             self.room -= batch.payload.size + _BATCH_OVERHEAD
         # If this raises, the batch is sent all the same.
         reschedule(self.batcher, buffer)
@@ -114,26 +117,14 @@ cdef class RequestSealer:
 
         It is unanswered from now on.
         """
-        cdef SequencerState sequencer = buffer.sequencer
-        cdef RecordBatch payload
         cdef BatchState batch
         cdef Slice part
-        cdef BatchHeader header
         cdef int level = 0, retries_used = 0
-        header.attributes = self.attributes
-        header.producer_id = header.producer_epoch = -1
-        header.base_sequence = -1
-        if self.idempotent:
-            header.producer_id = sequencer.producer.producer_id
-            header.producer_epoch = sequencer.producer.epoch
-            header.base_sequence = sequencer.next_sequence
         for part in parts:
             level = max(level, part.level)
             retries_used = max(retries_used, part.retries_used)
         try:
-            payload = encode_parts(parts, self.checksum, self.compress, &header)
-            batch = self.batch_type(buffer.topic, buffer.partition, payload, parts, header.count,
-                                    level)
+            batch = self.encoded(buffer, parts, level)
             batches.append(batch)
             try:
                 buffer.unanswered.append(batch)
@@ -145,14 +136,37 @@ cdef class RequestSealer:
                 part.unclaim()
             buffer.requeue_front(parts)
             raise
-        batch.buffer = buffer
         batch.retries_used = retries_used
-        if self.idempotent:
-            batch.producer_id = header.producer_id
-            batch.producer_epoch = header.producer_epoch
-            batch.first_sequence = take_sequences(sequencer, header.count)
-            batch.number = sequencer.sealed
+        number_batch(buffer.sequencer, batch)
         self.sealed_so_far += 1
+        return batch
+
+    cdef BatchState encoded(self, BufferState buffer, list parts, int level):
+        """Return a batch of *parts*, which are claimed, with the next sequence numbers of *buffer*.
+
+        It does not count as sealed: see number_batch(). Several threads may call this at once.
+        """
+        cdef SequencerState sequencer = buffer.sequencer
+        if not self.idempotent:
+            return self.encoded_as(buffer, parts, level, -1, -1, -1)
+        return self.encoded_as(buffer, parts, level, sequencer.producer.producer_id,
+                               sequencer.producer.epoch, sequencer.next_sequence)
+
+    cdef BatchState encoded_as(self, BufferState buffer, list parts, int level,
+                               int64_t producer_id, int producer_epoch, int64_t first_sequence):
+        cdef BatchHeader header
+        cdef RecordBatch payload
+        header.attributes = self.attributes
+        header.producer_id = producer_id
+        header.producer_epoch = producer_epoch
+        header.base_sequence = first_sequence
+        payload = encode_parts(parts, self.checksum, self.compress, &header)
+        batch = <BatchState?>self.batch_type(buffer.topic, buffer.partition, payload, parts,
+                                             header.count, level)
+        batch.buffer = buffer
+        batch.producer_id = producer_id
+        batch.producer_epoch = producer_epoch
+        batch.first_sequence = first_sequence
         return batch
 
     def split(self, BatchState batch not None):
@@ -163,51 +177,23 @@ cdef class RequestSealer:
         """
         cdef list halves, made = []
         cdef BatchState half
-        cdef BatchHeader header
         cdef int64_t rows = 0
         halves = claimed_again(batch.parts, batch.count, (batch.count + 1) // 2)
         if halves is None:
             return None
         try:
             while halves:
-                parts = halves.pop(0)
-                header.attributes = self.attributes
-                header.producer_id = batch.producer_id
-                header.producer_epoch = batch.producer_epoch
-                header.base_sequence = (batch.first_sequence + rows) % (<int64_t>1 << 31)
-                payload = encode_parts(parts, self.checksum, self.compress, &header)
-                half = self.batch_type(batch.topic, batch.partition, payload, parts, header.count,
-                                       batch.level)
+                half = self.encoded_as(batch.buffer, halves.pop(0), batch.level, batch.producer_id,
+                                       batch.producer_epoch,
+                                       (batch.first_sequence + rows) % (<int64_t>1 << 31))
                 half.retries_used = batch.retries_used
-                half.producer_id = batch.producer_id
-                half.producer_epoch = batch.producer_epoch
-                half.first_sequence = header.base_sequence
                 half.number = batch.number
-                half.buffer = batch.buffer
                 made.append(half)
-                rows += header.count
+                rows += half.count
         finally:
             unpin_all(halves)
         self.sealed_so_far += len(made) - 1
         return made
-
-    cdef int find_statistics(self, str topic) except -1:
-        if self.topic is not topic:
-            stats = self.metrics.topic(topic)
-            self.records = stats.records
-            self.batches = stats.batches
-            self.compression = stats.compression
-            self.topic = topic
-        return 0
-
-    cdef int count(self, BatchState batch, double now) except -1:
-        """Do what ``ProducerMetrics.batch_sealed()`` does, with the statistics found before."""
-        count_sealed(batch.payload, batch.count, now, self.records, self.batches, self.compression,
-                     self.metrics.largest)
-        if not batch.level:
-            (<SampledStat?>self.metrics.queue).record(
-                now, now - (<Slice>batch.parts[0]).chunk.opened, batch.count)
-        return 0
 
 
 cdef list claimed_again(list parts, int64_t count, int64_t most):

@@ -86,14 +86,6 @@ class Batch(BatchState):
         for part in self.parts:
             part.detach_payload()
 
-    def has_until(self, time: float) -> bool:
-        """Return whether no row of its chunks has failed, or expires before *time*.
-
-        Checks each chunk once, whereas :meth:`next_deadline` checks each row.
-        """
-        chunks = [part.chunk for part in self.parts]
-        return all(not chunk.errors and chunk.next_deadline >= time for chunk in chunks)
-
     def next_deadline(self) -> float | None:
         """Return the earliest deadline of the rows without an outcome, None if there are none."""
         found = (part.oldest_deadline() for part in self.parts)

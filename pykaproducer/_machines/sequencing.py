@@ -54,15 +54,6 @@ class Sequencer(SequencerState):
         # Ordinals of older batches that are known to be missing.
         self._missing: set[int] = set()
 
-    def resume(self, sealed: int, next_sequence: int, delivered: int) -> None:
-        """Continue after batches that a caller has sealed: *sealed* of them in all so far.
-
-        *delivered*: number of the youngest one that was delivered.
-        """
-        self.sealed = self.youngest_expected = sealed
-        self.next_sequence = next_sequence
-        self.youngest_delivered = max(self.youngest_delivered, delivered)
-
     def has_left(self, producer_id: int, epoch: int) -> bool:
         """Return whether the partition now uses another id or epoch."""
         return self.producer != ProducerId(producer_id, epoch)

@@ -27,6 +27,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from pykaproducer._kernel import request_deadline
 from pykaproducer._machines.batch import Batch
 
 #: Number of requests that may always be in flight, if the limit allows it.
@@ -125,13 +126,8 @@ class Window:
         So each request gets :data:`MIN_REQUEST_TIMEOUT`, or more on a slow connection. This does
         not delay the expiry of messages: the dispatcher settles them in time.
         """
-        deadline = now + self._timeout
-        # The cheap check first: usually some batch has more time than that.
-        for batch in batches:
-            if batch.has_until(deadline):
-                return deadline
-        alive = [d for d in (batch.next_deadline() for batch in batches) if d is not None]
-        return min(deadline, max([now + self.patience(MIN_REQUEST_TIMEOUT), *alive]))
+        patience = self.patience(MIN_REQUEST_TIMEOUT)
+        return request_deadline(batches, now, self._timeout, patience)
 
     def _within(self, size: int) -> int:
         return min(self._configured, max(LEAST, size))

@@ -7,7 +7,7 @@ settled, is adopted: from then on it is as if the connection had written and rea
 
 from __future__ import annotations
 
-from pykaproducer._kernel import CallerLink, CallerRequest
+from pykaproducer._kernel import CallerLink, ProduceRequest
 from pykaproducer._net.connection import Connection, Request, SessionState
 from pykaproducer._net.transport import PlainTransport
 
@@ -46,7 +46,7 @@ class LendableConnection(Connection):
         self._timeouts.answered(now)
         self._liveness.just_checked = False
 
-    def adopt(self, request: Request, begun: CallerRequest) -> None:
+    def adopt(self, request: Request, begun: ProduceRequest) -> None:
         """Continue with *request*, which a caller has *begun*."""
         request.correlation_id = begun.correlation_id
         request.timeout = request.deadline - begun.sent
@@ -55,9 +55,8 @@ class LendableConnection(Connection):
         self._session.unanswered.append(request)
         self._work(self._continue, request, begun)
 
-    def _continue(self, request: Request, begun: CallerRequest) -> None:
-        pieces = [piece for piece in (begun.head, begun.batch, begun.tail) if piece]
-        self._outbox.add(pieces, request)
+    def _continue(self, request: Request, begun: ProduceRequest) -> None:
+        self._outbox.add(begun.buffers, request)
         self._outbox.took(begun.written, begun.sent, self._events)
         received = begun.received
         if received:

@@ -13,14 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from pykaproducer._pipeline.metrics import copied
 
 if TYPE_CHECKING:
-    from pykaproducer._kernel import Budget, SampledStat
+    from pykaproducer._kernel import Budget, ConnectionMetrics, SampledStat, TopicMetrics
     from pykaproducer._pipeline.metrics import (
-        ConnectionMetrics,
         ForgottenStat,
         ForgottenTopics,
         MergedStat,
         ProducerMetrics,
-        TopicMetrics,
         TransactionMetrics,
     )
     from pykaproducer._pipeline.wiring import Pipeline

@@ -17,25 +17,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import pykaproducer._kernel as _kernel
-from pykaproducer._kernel import CallerLink, CallerRequest
-from pykaproducer._machines.batch import Batch
+from pykaproducer._kernel import CallerLink, ConnectionMetrics, ProduceRequest
 from pykaproducer._machines.coordination import TV1, TV2
-from pykaproducer._machines.introduction_turn import IntroductionTurn
 from pykaproducer._machines.session import LAST_VERSION
-from pykaproducer._machines.transaction_states import Touch
-from pykaproducer._machines.window import MIN_REQUEST_TIMEOUT
 from pykaproducer._net.connection import Answered, Request
 from pykaproducer._net.lendable_connection import LendableConnection
 from pykaproducer._pipeline.bridge_collaborators import BridgeCollaborators
 from pykaproducer._pipeline.current_thread import DeferredWakeups
-from pykaproducer._pipeline.metrics import ConnectionMetrics
 from pykaproducer._pipeline.socket_worker import SocketWorker
 from pykaproducer._pipeline.worker import StageContext
 from pykaproducer._wire import WireError
 from pykaproducer._wire.messages import ApiKey
-from pykaproducer._wire.produce import ProduceAnswer, decode_produce, produce_request
-from pykaproducer.config import Config
+from pykaproducer._wire.produce import ProduceAnswer, decode_produce, produce_head
 
 #: Maximum number of bytes that another stage's thread may seal and write inline.
 SMALL = 16 << 10
@@ -46,27 +39,6 @@ _ADDS_PARTITIONS = 12
 #: From this version of Produce on, a broker that throttles responds at once and the client has to
 #: wait. In earlier versions the broker itself waited (KIP-219).
 _CLIENT_WAITS = 6
-
-
-@dataclass(slots=True, eq=False)
-class ProduceRequest:
-    """Batches for one broker, at most one per partition."""
-
-    batches: list[Batch]
-    #: When the connection is considered lost if there is no response (monotonic seconds).
-    deadline: float
-    #: How long the broker may wait for its replicas; sent in the request.
-    timeout_ms: int
-    #: When the request was given to the bridge (monotonic seconds).
-    sent: float
-    #: Bytes of its batches.
-    size: int
-    #: The protocol of the transaction to which they belong; None: to none.
-    protocol: int | None = None
-    transactional_id: str | None = None
-    #: It is the first one of this transaction; it adds partitions to a transaction in this turn.
-    first_of: Touch | None = None
-    turn: IntroductionTurn | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +63,8 @@ class ResponseReceived:
     """The broker's response, with an entry for every batch of the request."""
 
     request: ProduceRequest
-    answer: ProduceAnswer
+    #: None: the request is confirmed.
+    answer: ProduceAnswer | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +130,8 @@ class Bridge(SocketWorker[BridgeItem]):
         self._callers = collaborators.callers
         #: The connection, as callers use it that wait for their message.
         self.caller_link = CallerLink()
-        #: Version of the requests that callers may write; None: they may not.
-        self.produce_version: int | None = None
+        #: Whether callers may write requests.
+        self.lends = False
         self._wanted = False
         # The connection was closed because it was idle: requests now wait for the next one.
         self._was_idle = False
@@ -239,7 +212,11 @@ class Bridge(SocketWorker[BridgeItem]):
     def on_ready(self) -> None:
         self._was_idle = False
         if self._connection is not None:
-            self.produce_version = self._connection.attach(self.caller_link, ApiKey.PRODUCE)
+            version = self._connection.attach(self.caller_link, ApiKey.PRODUCE)
+            if version is not None:
+                head = produce_head(version, self._config.client_id, self._config.acks)
+                self.caller_link.use(version, head, self.link())
+            self.lends = version is not None
         waiting, self._waiting = self._waiting, []
         for request in waiting:
             self._submit(request)
@@ -255,8 +232,11 @@ class Bridge(SocketWorker[BridgeItem]):
         request: ProduceRequest = event.request.tag
         try:
             answer = self._decoded(event, request)
-            self._count_answer(request, answer)
-            if answer.throttle_ms and event.request.version < _CLIENT_WAITS:
+            throttle_ms = 0 if answer is None else answer.throttle_ms
+            now = self.clock.monotonic()
+            sent = self._under_way.pop(request, now)
+            self.metrics.request_answered(sent, now, throttle_ms / 1000, self.link())
+            if answer is not None and throttle_ms and event.request.version < _CLIENT_WAITS:
                 answer = dataclasses.replace(answer, throttle_ms=0)
         except (WireError, MemoryError) as error:
             # The connection no longer counts the request as unanswered; report it as lost too.
@@ -271,26 +251,20 @@ class Bridge(SocketWorker[BridgeItem]):
         with DeferredWakeups():
             self._report(ResponseReceived(request, answer))
 
-    def _decoded(self, event: Answered, request: ProduceRequest) -> ProduceAnswer:
-        """Decode the response to *request*. Raises :exc:`WireError` if it is malformed."""
+    def _decoded(self, event: Answered, request: ProduceRequest) -> ProduceAnswer | None:
+        """Decode the response to *request*; None: it confirms the request.
+
+        Raises :exc:`WireError` if it is malformed.
+        """
         version = event.request.version
-        confirmation = _kernel.confirmation(version, event.payload, request.batches)
-        if confirmation is not None:
-            return ProduceAnswer(0, [], confirmation=confirmation)
+        if request.read(version, event.payload):
+            return None
         answer = decode_produce(version, event.payload)
         check_complete(request, answer)
         return answer
 
     def link(self) -> ConnectionMetrics:
         return self.metrics.link(self.broker_id)
-
-    def _count_answer(self, request: ProduceRequest, answer: ProduceAnswer) -> None:
-        now = self.clock.monotonic()
-        latency = now - self._under_way.pop(request, now)
-        self.metrics.request.add(now, latency)
-        link = self.link()
-        link.latency.add(now, latency)
-        link.throttle.add(now, answer.throttle_ms / 1000)
 
     def on_written(self, request: Request) -> None:
         self._under_way.pop(request.tag, None)
@@ -299,12 +273,12 @@ class Bridge(SocketWorker[BridgeItem]):
     def on_connection_idle(self) -> None:
         self._wanted = False  # the BrokerWorker calls connect() again if it has something to send
         self._was_idle = True
-        self.produce_version = None
+        self.lends = False
         self._report(Idle())
 
     def on_lost(self, reason: str, unanswered: list[Request], unwritten: list[Request]) -> None:
         self._wanted = self._was_idle = False  # as in on_connection_idle()
-        self.produce_version = None
+        self.lends = False
         self._under_way.clear()
         # Down before RequestsLost: the lost batches must not be sealed again for this connection.
         self._report(Down(reason))
@@ -323,7 +297,7 @@ class Bridge(SocketWorker[BridgeItem]):
     def lend(self) -> float | None:
         self.take_back()  # again, if there was no memory for it
         connection = self._connection
-        if self.produce_version is None or connection is None or not connection.is_idle:
+        if not self.lends or connection is None or not connection.is_idle:
             return None
         until = connection.stale_at
         if self.clock.monotonic() >= until:
@@ -332,9 +306,9 @@ class Bridge(SocketWorker[BridgeItem]):
         return None if until == math.inf else until
 
     def take_back(self) -> None:
-        begun = self.caller_link.take_back()
-        if begun is not None:
-            self._adopt(begun)
+        request = self.caller_link.take_back()
+        if request is not None:
+            self._adopt(request)
             # Not before: there may be no memory for the steps above.
             self.caller_link.forget_request()
         quiet = self.caller_link.quiet_slot
@@ -347,21 +321,15 @@ class Bridge(SocketWorker[BridgeItem]):
             if self._connection is not None:
                 self._connection.used(self._last_caller)
 
-    def _adopt(self, begun: CallerRequest) -> None:
+    def _adopt(self, request: ProduceRequest) -> None:
         """Continue with a request that a caller has begun, as if it had been put into the inbox."""
-        request = produce_request_of(begun, self._config)
-        self._callers.enter(begun.part.chunk)
+        self._callers.enter(request.batches[0].parts[0].chunk)
         # Before its response.
         self._report(CallerSent(request))
         if self._connection is None or not self.ready:
             self._report(RequestsLost([request], []))
             return
-        self._under_way[request] = begun.sent
-        self.metrics.requests.add(begun.sent, begun.part.count)
-        size = len(begun.head) + len(begun.batch) + len(begun.tail)
-        self.count_outgoing(begun.sent, size)
-        for batch in request.batches:
-            self.metrics.batch_sealed(batch, begun.sent)
+        self._under_way[request] = request.sent
         self._busy = True
         self._connection.adopt(
             Request(
@@ -369,9 +337,9 @@ class Bridge(SocketWorker[BridgeItem]):
                 _encoded_already,
                 deadline=request.deadline,
                 tag=request,
-                version=begun.path.version,
+                version=request.version,
             ),
-            begun,
+            request,
         )
 
     def on_all_handled(self) -> None:
@@ -390,23 +358,15 @@ class Bridge(SocketWorker[BridgeItem]):
 
     def _submit(self, request: ProduceRequest) -> None:
         client_id, acks = self._config.client_id, self._config.acks
-        batches = [(b.topic, b.partition, b.payload) for b in request.batches]
         # From version 12 on, Produce adds its partitions to the transaction (KIP-890).
         at_least = _ADDS_PARTITIONS if request.protocol == TV2 else 0
         at_most = _ADDS_PARTITIONS - 1 if request.protocol == TV1 else LAST_VERSION
 
         def encode(version: int, correlation_id: int) -> list[Any]:
-            buffers = produce_request(
-                version,
-                correlation_id,
-                client_id,
-                acks,
-                request.timeout_ms,
-                batches,
-                request.transactional_id,
-            )
+            head = produce_head(version, client_id, acks, request.transactional_id)
+            buffers = request.frame(version, correlation_id, head)
             size = _LENGTH + int.from_bytes(memoryview(buffers[0])[:_LENGTH], "big")
-            self.count_outgoing(now, size)
+            self.metrics.request_written(request, now, size, self.link())
             return buffers
 
         now = self.clock.monotonic()
@@ -414,7 +374,6 @@ class Bridge(SocketWorker[BridgeItem]):
             for batch in request.batches:
                 trace.note("sent", self, batch, broker=self.broker_id)
         self._under_way[request] = now
-        self.metrics.requests.add(now, sum(batch.count for batch in request.batches))
         self.submit(
             Request(
                 ApiKey.PRODUCE,
@@ -434,34 +393,6 @@ def check_complete(request: ProduceRequest, answer: ProduceAnswer) -> None:
     for batch in request.batches:
         if (batch.topic, batch.partition) not in there:
             raise WireError(f"no result for topic {batch.topic!r} partition {batch.partition}")
-
-
-def produce_request_of(begun: CallerRequest, config: Config) -> ProduceRequest:
-    """Return the stages' representation of *begun*, always the same one.
-
-    The BrokerWorker and the Bridge may need it at the same time.
-    """
-    path, part = begun.path, begun.part
-    buffer = path.buffer
-    batch = Batch(
-        buffer.topic,
-        buffer.partition,
-        begun.batch,
-        [part],
-        part.count,
-        level=0,
-        producer_id=path.producer_id,
-        producer_epoch=path.producer_epoch,
-        first_sequence=begun.first_sequence,
-        number=begun.number if begun.first_sequence >= 0 else 0,
-        buffer=buffer,
-    )
-    timeout = config.request_timeout_ms / 1000
-    # As in Window.request_deadline().
-    least = begun.sent + min(timeout, MIN_REQUEST_TIMEOUT)
-    deadline = min(begun.sent + timeout, max(least, part.oldest_deadline() or 0.0))
-    request = ProduceRequest([batch], deadline, int(timeout * 1000), begun.sent, len(begun.batch))
-    return begun.adopt_as(request)
 
 
 def _encoded_already(version: int, correlation_id: int) -> list[Any]:

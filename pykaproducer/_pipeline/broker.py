@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from pykaproducer._kernel import RequestSealer, Slice
+from pykaproducer._kernel import ProduceRequest, RequestSealer, Slice
 from pykaproducer._machines.backlog import Backlog, Sweep
 from pykaproducer._machines.batch import Batch, Chaser
 from pykaproducer._machines.batcher import batcher_for, lingers_since
@@ -30,7 +30,6 @@ from pykaproducer._pipeline.bridge import (
     Down,
     GiveUp,
     Idle,
-    ProduceRequest,
     RequestsLost,
     RequestWritten,
     ResponseReceived,
@@ -80,7 +79,6 @@ class BrokerWorker(Worker[BrokerItem]):
         self._last_errors = last_errors = collaborators.last_errors
         self._is_flushing, self._end_unused = collaborators.is_flushing, collaborators.end_unused
         self.bridge = self._new_bridge(context, collaborators)
-        self._callers = CallerPaths(self, self.bridge, config, metadata, sent=self._sent)
         self._batch_size = min(config.batch_size, config.max_request_size)
         self._window = window = Window(
             limit=config.max_in_flight_requests_per_connection,
@@ -100,6 +98,15 @@ class BrokerWorker(Worker[BrokerItem]):
         self._transactional = collaborators.coordinator is not None
         sealer = new_sealer(config, self.batcher, collaborators.compressor, self.metrics)
         self.responses = self._new_response_handler(collaborators, sealer)
+        self._callers = CallerPaths(
+            self,
+            self.bridge,
+            config,
+            metadata,
+            sealer=sealer,
+            settler=self.responses.request_settler,
+            sent=self._sent,
+        )
         self._builder = RequestBuilder(
             self,
             config=config,
@@ -196,9 +203,10 @@ class BrokerWorker(Worker[BrokerItem]):
         if item.request.first_of is not None:
             item.request.first_of.took = self.clock.monotonic() - item.request.sent
         if (trace := self.metrics.trace) is not None:
-            trace.answered(self, self.broker_id, item.request.batches, item.answer)
-        self._throttle.answered(item.answer.throttle_ms / 1000)
-        if item.answer.throttle_ms:
+            trace.answered(self, self.broker_id, item.request, item.answer)
+        throttle_ms = 0 if item.answer is None else item.answer.throttle_ms
+        self._throttle.answered(throttle_ms / 1000)
+        if throttle_ms:
             self._callers.take_all_back()
             self.wake()  # it sleeps until self._watch is due
         slot = item.request.batches[0].parts[0].chunk.slot  # released with the last row

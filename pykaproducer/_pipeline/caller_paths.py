@@ -17,14 +17,16 @@ from pykaproducer._kernel import (
     CALLER_ROWS,
     RECORD_OVERHEAD,
     CallerPath,
+    ProduceRequest,
+    RequestSealer,
+    RequestSettler,
     TopicSlot,
 )
 from pykaproducer._machines.partition_buffer import PartitionBuffer
-from pykaproducer._pipeline.bridge import Bridge, ProduceRequest, produce_request_of
+from pykaproducer._machines.window import MIN_REQUEST_TIMEOUT
+from pykaproducer._pipeline.bridge import Bridge
 from pykaproducer._pipeline.metadata import Metadata
 from pykaproducer._pipeline.worker import AnyWorker
-from pykaproducer._util.checksum import crc32c_function
-from pykaproducer._wire.produce import one_batch_frame
 from pykaproducer.config import Config
 
 #: After a request was handed over, no partition is lent for a pause (seconds), first and at most:
@@ -49,24 +51,26 @@ class CallerPaths:
         config: Config,
         metadata: Metadata,
         *,
+        sealer: RequestSealer,
+        settler: RequestSettler,
         sent: Callable[[ProduceRequest], None],
     ) -> None:
-        self._config = config
+        self._idempotent = config.idempotent
+        self._timeout = config.request_timeout_ms / 1000
         self._clock = worker.clock
         self._metadata = metadata
         self._metrics = worker.metrics
         self._bridge = bridge
+        self._sealer, self._settler = sealer, settler
         self._sent = sent
-        self._paths: dict[PartitionBuffer, CallerPath] = {}
+        # Those that are lent.
+        self._lent: set[PartitionBuffer] = set()
         self._not_before = 0.0
         self._pause = _PAUSE[0]
-        # The number of each buffer's batches when it was lent.
-        self._lent_at: dict[PartitionBuffer, int] = {}
         most = config.batch_max_messages
         self._lends = (
             worker.clock.is_real
             and config.acks != 0
-            and config.compression_type is None
             and config.linger_ms == 0
             and min(config.batch_size, config.max_request_size) >= _LARGEST
             and (most == 0 or most >= CALLER_ROWS)
@@ -75,15 +79,14 @@ class CallerPaths:
     @property
     def lent(self) -> bool:
         """Whether callers may use any partition."""
-        return bool(self._paths)
+        return bool(self._lent)
 
     def offer(self, request: ProduceRequest, slot: TopicSlot) -> None:
         """Lend the partition of *request*, which was answered, if nothing of it is left.
 
         *slot*: of its topic.
         """
-        version = self._bridge.produce_version
-        if not self._lends or version is None or len(request.batches) != 1:
+        if not self._lends or not self._bridge.lends or len(request.batches) != 1:
             return
         batch = request.batches[0]
         buffer = batch.in_buffer
@@ -92,78 +95,45 @@ class CallerPaths:
         view = self._metadata.view.topics.get(batch.topic)
         if view is None or view.leaders.get(batch.partition) != self._bridge.broker_id:
             return
-        path = self._path(buffer, view, version)
-        self._paths[buffer], self._lent_at[buffer] = path, path.number
-        slot.lend_path(batch.partition, path)
+        if buffer.path is None:
+            buffer.path = self._new_path(buffer)
+        self._lent.add(buffer)
+        buffer.path.lend(view, self._metrics.topic(batch.topic))
+        slot.lend_path(batch.partition, buffer.path)
 
     def _is_at_rest(self, buffer: PartitionBuffer) -> bool:
-        if buffer.pending or buffer.unanswered or buffer.failing or buffer in self._paths:
+        if buffer.pending or buffer.unanswered or buffer.failing or buffer in self._lent:
             return False
         sequencer = buffer.sequencer
-        if not self._config.idempotent:
+        if not self._idempotent:
             return True
         return sequencer.producer is not None and sequencer.known and not sequencer.stale
 
-    def _path(self, buffer: PartitionBuffer, view: object, version: int) -> CallerPath:
-        config, metrics, sequencer = self._config, self._metrics, buffer.sequencer
-        head, tail = one_batch_frame(
-            version,
-            config.client_id,
-            config.acks,
-            int(config.request_timeout_ms),
-            buffer.topic,
-            buffer.partition,
-        )
-        topic, link = metrics.topic(buffer.topic), metrics.link(self._bridge.broker_id)
-        producer = sequencer.producer if config.idempotent else None
+    def _new_path(self, buffer: PartitionBuffer) -> CallerPath:
         return CallerPath(
             self._bridge.caller_link,
             buffer,
-            view,
-            crc32c_function(),
-            version,
-            head,
-            tail,
-            -1 if producer is None else producer.producer_id,
-            -1 if producer is None else producer.epoch,
-            -1 if producer is None else sequencer.next_sequence,
-            sequencer.sealed,
-            (
-                metrics.delivery,
-                metrics.request,
-                metrics.queue,
-                metrics.requests,
-                metrics.largest,
-                topic.records,
-                topic.batches,
-                topic.compression,
-                metrics.partition(buffer.topic, buffer.partition),
-                link.outgoing,
-                link.incoming,
-                link.latency,
-                link.throttle,
-            ),
+            self._sealer,
+            self._settler,
+            timeout=self._timeout,
+            patience=min(self._timeout, MIN_REQUEST_TIMEOUT),
         )
 
     def take_back(self, buffer: PartitionBuffer) -> None:
         """Let callers no longer use *buffer*. Count its request that a caller has in flight."""
-        path = self._paths.pop(buffer, None)
-        if path is None:
+        if buffer not in self._lent:
             return
+        self._lent.remove(buffer)
+        path = buffer.path
+        assert path is not None, "it was lent"
         begun = path.withdraw()
-        sent = path.number - self._lent_at.pop(buffer)
-        if self._config.idempotent:
-            delivered = path.number - (begun is not None)
-            buffer.sequencer.resume(path.number, path.next_sequence, delivered)
         if begun is not None:
-            self._pause = _PAUSE[0] if sent > _WORTHWHILE else min(2 * self._pause, _PAUSE[1])
+            is_worthwhile = path.sent > _WORTHWHILE
+            self._pause = _PAUSE[0] if is_worthwhile else min(2 * self._pause, _PAUSE[1])
             self._not_before = self._clock.monotonic() + self._pause
-            request = produce_request_of(begun, self._config)
-            for batch in request.batches:
-                buffer.sent(batch)
-            self._sent(request)
+            self._sent(begun)
 
     def take_all_back(self) -> None:
         """Take every buffer back."""
-        for buffer in list(self._paths):
+        for buffer in list(self._lent):
             self.take_back(buffer)

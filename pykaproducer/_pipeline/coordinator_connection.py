@@ -7,12 +7,12 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from pykaproducer._kernel import ConnectionMetrics
 from pykaproducer._machines.session import LAST_VERSION
 from pykaproducer._net.connection import Request
 from pykaproducer._net.transport import Network
 from pykaproducer._pipeline.metadata import Metadata
 from pykaproducer._pipeline.metadata_events import CoordinatorCame, WantCoordinator
-from pykaproducer._pipeline.metrics import ConnectionMetrics
 from pykaproducer._pipeline.socket_worker import SocketWorker
 from pykaproducer._pipeline.worker import Item, StageContext
 from pykaproducer._util.guarded_log import GuardedLogger

@@ -18,6 +18,7 @@ from typing import Any
 
 from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._errors.formatting import format_partition
+from pykaproducer._kernel import ConnectionMetrics
 from pykaproducer._machines.cluster import ClusterView, LeaderHint, led_by_others
 from pykaproducer._machines.cluster_changes import cluster_changes
 from pykaproducer._machines.cluster_identity import Arrival, ClusterIdentity
@@ -38,7 +39,6 @@ from pykaproducer._pipeline.metadata_events import (
     WantCoordinator,
     WantProducerId,
 )
-from pykaproducer._pipeline.metrics import ConnectionMetrics
 from pykaproducer._pipeline.producer_id import NoProducerId, ProducerIdCame, ProducerIds
 from pykaproducer._pipeline.socket_worker import SocketWorker
 from pykaproducer._pipeline.view_waiters import ViewWaiters

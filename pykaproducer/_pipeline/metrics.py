@@ -14,12 +14,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-import pykaproducer._kernel as _kernel
-from pykaproducer._kernel import SampledStat
+from pykaproducer._kernel import ConnectionMetrics, RequestMetrics, SampledStat, TopicMetrics
 
 if TYPE_CHECKING:
     from pykaproducer._machines.batch import Batch
-    from pykaproducer._pipeline.trace import Recorder
     from pykaproducer.config import Config
 
 T = TypeVar("T")
@@ -76,25 +74,6 @@ class MergedStat:
         )
 
 
-class TopicMetrics:
-    """The statistics of one topic."""
-
-    def __init__(self, window: float, samples: int) -> None:
-        def stat() -> SampledStat:
-            return SampledStat(window, samples)
-
-        #: Messages of each batch.
-        self.records = stat()
-        #: Bytes of each batch, as sent.
-        self.batches = stat()
-        #: Compressed size of each batch as a fraction of its uncompressed size.
-        self.compression = stat()
-        #: Messages of each retried batch.
-        self.retries = stat()
-        #: Messages of each failed slice.
-        self.errors = stat()
-
-
 @dataclass(frozen=True, slots=True)
 class ForgottenTopics:
     """The totals of all forgotten topics, with the fields of :class:`TopicMetrics`."""
@@ -115,27 +94,6 @@ class ForgottenTopics:
         )
 
 
-class ConnectionMetrics:
-    """The statistics of the connections to one broker."""
-
-    def __init__(self, window: float, samples: int) -> None:
-        def stat() -> SampledStat:
-            return SampledStat(window, samples)
-
-        #: Bytes of each request.
-        self.outgoing = stat()
-        #: Bytes of each response.
-        self.incoming = stat()
-        #: Time from giving a request to the connection until its response, for each (seconds).
-        self.latency = stat()
-        #: Throttle time in each response (seconds).
-        self.throttle = stat()
-        #: One value for each connection that was established.
-        self.made = stat()
-        #: One value for each connection that was lost.
-        self.lost = stat()
-
-
 class TransactionMetrics:
     """The statistics of the transactions: durations of what has succeeded (seconds)."""
 
@@ -153,31 +111,19 @@ class TransactionMetrics:
         self.fenced = SampledStat(_FOREVER, 1)
 
 
-class ProducerMetrics:
+class ProducerMetrics(RequestMetrics):
     """All statistics of one producer."""
 
     def __init__(self, window: float, samples: int) -> None:
+        super().__init__(window, samples)
         self._window, self._samples = window, samples
-
-        def histogram() -> SampledStat:
-            return SampledStat(window, samples, True)
 
         def total() -> SampledStat:
             return SampledStat(_FOREVER, 1)
 
-        # Durations (seconds).
-        #: Of each delivered message, from send() to its outcome.
-        self.delivery = histogram()
-        #: Of each Produce request, from giving it to the connection to its response.
-        self.request = histogram()
-        #: Of each message, from the opening of the oldest chunk in its batch to the sealing.
-        self.queue = histogram()
-
         self.failed = total()  # bytes of each failed message
         self.lost = total()  # lost Produce requests
         self.retried = total()  # retried batches
-        self.requests = SampledStat(window, samples)  # messages of each request
-        self.largest = SampledStat(window, samples)  # size of the largest record of each batch
         # By topic, by broker, and for the metadata connection.
         self.topics: dict[str, TopicMetrics] = {}
         self.links: dict[int, ConnectionMetrics] = {}
@@ -185,14 +131,10 @@ class ProducerMetrics:
         #: To the coordinator of transactions.
         self.coordinator = ConnectionMetrics(window, samples)
         self.transactions = TransactionMetrics(window, samples)
-        # Bytes of the delivered messages, by topic-partition.
-        self.partitions: dict[tuple[str, int], SampledStat] = {}
         # Totals of topics that are no longer in these tables.
         self._past_topics, self._past_partitions = ForgottenTopics(), ForgottenStat()
         # Twice the number of forget() calls; odd during one.
         self._changes = 0
-        #: Records events for ``traced()``; None: off.
-        self.trace: Recorder | None = None
 
     @classmethod
     def of(cls, config: Config) -> ProducerMetrics:
@@ -253,21 +195,6 @@ class ProducerMetrics:
         """Count failed messages of one topic."""
         self.failed.add(now, nbytes / rows, rows)
         self.topic(topic).errors.add(now, rows)
-
-    def batch_sealed(self, batch: Batch, now: float) -> None:
-        """Count a batch that is ready to be sent, for the first time or for a retry."""
-        topic = self.topic(batch.topic)
-        _kernel.count_sealed(
-            batch.payload,
-            batch.count,
-            now,
-            topic.records,
-            topic.batches,
-            topic.compression,
-            self.largest,
-        )
-        if not batch.level:
-            self.queue.add(now, now - batch.parts[0].chunk.opened, batch.count)
 
     def batch_retried(self, batch: Batch, now: float) -> None:
         """Count a batch that is being retried."""

@@ -13,14 +13,13 @@ from __future__ import annotations
 from typing import cast
 
 from pykaproducer._errors.formatting import format_partition
-from pykaproducer._kernel import BATCH_OVERHEAD, Batcher, RequestSealer
+from pykaproducer._kernel import BATCH_OVERHEAD, Batcher, ProduceRequest, RequestSealer
 from pykaproducer._machines.batch import Batch
 from pykaproducer._machines.coordination import TV1
 from pykaproducer._machines.introduction_turn import IntroductionTurn
 from pykaproducer._machines.partition_buffer import PartitionBuffer
 from pykaproducer._machines.transaction_states import Touch, TransactionView
 from pykaproducer._machines.window import Window
-from pykaproducer._pipeline.bridge import ProduceRequest
 from pykaproducer._pipeline.coordinator import Coordinator
 from pykaproducer._pipeline.coordinator_items import TransactionChanged, WantPartition
 from pykaproducer._pipeline.last_errors import LastErrors
@@ -148,7 +147,7 @@ class RequestBuilder:
             if batches and len(batch.payload) > self._sealer.room:
                 self._batcher.put_back(batch)
                 return False
-            self._metrics.batch_sealed(batch, now)
+            self._metrics.batch_sealed(batch, now, self._metrics.topic(batch.topic))
             batches.append(batch)
             self._sealer.room -= len(batch.payload) + BATCH_OVERHEAD
         self._batcher.reschedule(buffer)
@@ -158,9 +157,7 @@ class RequestBuilder:
         """Return the request for *batches*, to be sent now."""
         now = self._clock.monotonic()
         deadline = self._window.request_deadline(batches, now)
-        timeout_ms = max(1, int((deadline - now) * 1000))
-        size = sum([len(batch.payload) for batch in batches])
-        request = ProduceRequest(batches, deadline, timeout_ms, now, size)
+        request = ProduceRequest(batches, now=now, deadline=deadline)
         if self._view is not None:
             request.protocol = self._view.protocol
             request.transactional_id = self._view.transactional_id

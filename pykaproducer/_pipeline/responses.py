@@ -17,18 +17,16 @@ from pykaproducer._errors.formatting import format_error_code, format_partition
 from pykaproducer._errors.hints import ADVICE_IN_TRANSACTIONS
 from pykaproducer._kernel import (
     Batcher,
-    Chunk,
-    Confirmation,
+    ProduceRequest,
     RequestSealer,
     RequestSettler,
-    Slice,
 )
 from pykaproducer._machines.batch import Batch, Chaser
 from pykaproducer._machines.cluster import LeaderHint, backoff
 from pykaproducer._machines.coordination import soon_delay
 from pykaproducer._machines.partition_buffer import PartitionBuffer
 from pykaproducer._machines.verdicts import Action, Verdict, classify
-from pykaproducer._pipeline.bridge import ProduceRequest, RequestsLost, ResponseReceived
+from pykaproducer._pipeline.bridge import RequestsLost, ResponseReceived
 from pykaproducer._pipeline.coordinator import Coordinator
 from pykaproducer._pipeline.coordinator_items import RowFailed
 from pykaproducer._pipeline.last_errors import LastErrors
@@ -38,7 +36,7 @@ from pykaproducer._pipeline.reports import MakeError, Settler
 from pykaproducer._pipeline.retry import RetryHandler, RetryItems
 from pykaproducer._util.clock import Clock
 from pykaproducer._util.randomness import system_random
-from pykaproducer._wire.produce import ProduceAnswer, ProducedPartition
+from pykaproducer._wire.produce import ProduceAnswer, ProducedPartition, results_of
 from pykaproducer.config import Config
 from pykaproducer.errors import DeliveryError, Status, delivery_error_for
 
@@ -67,7 +65,7 @@ class ProduceResponseHandler:
         coordinator: Coordinator | None,
     ) -> None:
         # Settles what is confirmed, except for the batches of failed and of *moved* buffers.
-        self._request_settler = RequestSettler(
+        self.request_settler = RequestSettler(
             batcher, moved, last_errors.partitions, last_errors.rejected_topics, metrics
         )
         self._metrics = metrics
@@ -91,29 +89,28 @@ class ProduceResponseHandler:
 
     def answered(self, item: ResponseReceived) -> None:
         """Handle the response to a request; it has a result for each batch."""
-        batches, confirmation = item.request.batches, item.answer.confirmation
-        now = self._clock.monotonic()
+        request, answer = item.request, item.answer
+        batches, now = request.batches, self._clock.monotonic()
         left: Sequence[int] = range(len(batches))
-        if confirmation is not None and self._metrics.trace is None:
-            left = self._settle(batches, confirmation, now)
+        if answer is None and self._metrics.trace is None:
+            left = self._settle(request, now)
         if self._tally is not None:
             self._tally.confirmed += len(batches) - len(left)
         if left:
-            results = item.answer.results(batches)
-            self._forward_leader_hints(item.answer)
+            results = results_of(request, answer)
+            if answer is not None:
+                self._forward_leader_hints(answer)
             for place in left:
                 self._handle_batch(batches[place].in_buffer, batches[place], results[place], now)
-            self._drain_all_for_retry([item.request])
+            self._drain_all_for_retry([request])
 
-    def _settle(self, batches: list[Batch], confirmation: Confirmation, now: float) -> list[int]:
+    def _settle(self, request: ProduceRequest, now: float) -> list[int]:
         """Settle confirmed batches in one step. Return the places of those that are left."""
-        reports: list[Slice | None] = []
-        finished: list[Chunk | None] = []
         try:
-            return self._request_settler.settle(batches, confirmation, now, reports, finished)
+            return self.request_settler.settle(request, now)
         finally:
             # Those of batches before one for which there was no memory, too.
-            self._settler.report_settled(reports, finished)
+            self._settler.report_settled(request.reports, request.finished)
 
     def written(self, request: ProduceRequest) -> None:
         """Deliver the batches of a request with ``acks=0``, of which the last byte was written."""

@@ -11,13 +11,12 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from pykaproducer._errors.formatting import format_error_code
-from pykaproducer._kernel import Chunk, Slice
+from pykaproducer._kernel import Chunk, ProduceRequest, Slice
 from pykaproducer._machines.backlog import Backlog
 from pykaproducer._machines.batch import Batch
 from pykaproducer._machines.partition_buffer import PartitionBuffer
 from pykaproducer._pipeline.bridge import (
     Bridge,
-    ProduceRequest,
     RequestsLost,
     RequestWritten,
     ResponseReceived,

@@ -22,6 +22,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from pykaproducer._kernel import ConnectionMetrics
 from pykaproducer._machines.cluster import Backoff
 from pykaproducer._machines.session import LAST_VERSION, Checked
 from pykaproducer._net.connection import (
@@ -38,7 +39,6 @@ from pykaproducer._net.connection import (
 from pykaproducer._net.token_gate import tokens_of
 from pykaproducer._net.transport import Network
 from pykaproducer._pipeline.current_thread import in_a_stage
-from pykaproducer._pipeline.metrics import ConnectionMetrics
 from pykaproducer._pipeline.worker import STOP, Item, StageContext, Worker
 from pykaproducer._util.clock import earlier
 from pykaproducer._util.guarded_log import GuardedLogger

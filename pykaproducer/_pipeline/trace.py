@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from pykaproducer._errors.formatting import format_error_code
-from pykaproducer._kernel import Chunk, Delivery, Slice
+from pykaproducer._kernel import Chunk, Delivery, ProduceRequest, Slice
 from pykaproducer._machines.backlog import Backlog
 from pykaproducer._machines.batch import Batch
 from pykaproducer._util.clock import Clock
-from pykaproducer._wire.produce import ProduceAnswer, ProducedPartition
+from pykaproducer._wire.produce import ProduceAnswer, ProducedPartition, results_of
 
 #: Maximum number of notes that are kept.
 _NOTES = 200_000
@@ -65,11 +65,11 @@ class Recorder:
             self.note("dispatched", worker, chunk)
 
     def answered(
-        self, worker: object, broker: int, batches: Sequence[Batch], answer: ProduceAnswer
+        self, worker: object, broker: int, request: ProduceRequest, answer: ProduceAnswer | None
     ) -> None:
-        """Record the response for the request with *batches*."""
-        wait = answer.throttle_ms / 1000
-        for batch, result in zip(batches, answer.results(batches), strict=True):
+        """Record the response to *request*; *answer* None: it confirms every batch."""
+        wait = 0 if answer is None else answer.throttle_ms / 1000
+        for batch, result in zip(request.batches, results_of(request, answer), strict=True):
             self.note("answered", worker, batch, broker=broker, detail=in_words(result))
             if wait:
                 self.note("throttled", worker, batch, broker=broker, wait_s=wait)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pykaproducer._pipeline.bridge import ProduceRequest
+from pykaproducer._kernel import ProduceRequest
 from pykaproducer._pipeline.metadata import Metadata
 
 #: How long a broker may be silent (seconds); longer on a slow connection.

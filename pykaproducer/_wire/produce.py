@@ -1,8 +1,8 @@
 """The Produce request and response, implemented here because their cost is incurred per batch.
 
-The encoder returns a list of buffers for ``sendmsg`` and does not copy large record batches.
-kafka-python's classes copy all of them twice and take ten times as long. The decoder checks every
-length against the bytes received. Tests compare both with kafka-python's classes, byte for byte.
+``_kernel_parts/produce_request.pxi`` frames a request, and reads a response that confirms it. This
+module has the head of the frame, and the decoder of any other response, which checks every length
+against the bytes received. Tests compare both with kafka-python's classes, byte for byte.
 
 Supports versions 3 (record batches, message format v2) to 12 (the last that identifies topics by
 name). Version 7 is the first that may carry zstd, 9 has compact strings and tagged fields, and 10
@@ -13,12 +13,10 @@ from __future__ import annotations
 
 import functools
 import struct
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-import pykaproducer._kernel as _kernel
-from pykaproducer._kernel import BatchState, Confirmation
+from pykaproducer._kernel import ProduceRequest
 from pykaproducer._wire import WireError
 from pykaproducer._wire.messages import VERSIONS, ApiKey, BrokerAddress, read_broker
 from pykaproducer._wire.reader import Reader
@@ -30,6 +28,8 @@ if TYPE_CHECKING:
 _OLDEST, _NEWEST = VERSIONS[ApiKey.PRODUCE]
 #: The first version with compact strings and tagged fields.
 _FLEXIBLE = 9
+#: Bytes of the length that precedes a request.
+_LENGTH = 4
 
 
 class ProducedPartition(NamedTuple):
@@ -59,68 +59,40 @@ class ProduceAnswer:
     partitions: list[ProducedPartition]
     #: Addresses of the leaders that :attr:`ProducedPartition.current_leader` names.
     node_endpoints: tuple[BrokerAddress, ...] = ()
-    #: If it confirms every batch and says nothing else, this is set instead of the other fields.
-    confirmation: Confirmation | None = None
 
-    def results(self, batches: Sequence[BatchState]) -> list[ProducedPartition]:
-        """Return the result of each of *batches*, all of its request, in their order."""
-        if self.confirmation is not None:
-            return [
-                ProducedPartition(batch.topic, batch.partition, 0, *self.confirmation[place])
-                for place, batch in enumerate(batches)
-            ]
-        found = {(each.topic, each.partition): each for each in self.partitions}
-        return [found[batch.topic, batch.partition] for batch in batches]
+
+def results_of(request: ProduceRequest, answer: ProduceAnswer | None) -> list[ProducedPartition]:
+    """Return the result of each batch of *request*, in their order; *answer* None: confirmed."""
+    if answer is None:
+        return [
+            ProducedPartition(batch.topic, batch.partition, 0, *request.result(place))
+            for place, batch in enumerate(request.batches)
+        ]
+    found = {(each.topic, each.partition): each for each in answer.partitions}
+    return [found[batch.topic, batch.partition] for batch in request.batches]
 
 
 # The request --------------------------------------------------------------------------------
 
 
-def produce_request(
-    version: int,
-    correlation_id: int,
-    client_id: str | None,
-    acks: int,
-    timeout_ms: int,
-    batches: Sequence[tuple[str, int, Buffer]],
-    transactional_id: str | None = None,
-) -> list[Buffer]:
-    """Encode a framed Produce request as buffers to be sent one after the other.
+def produce_head(
+    version: int, client_id: str | None, acks: int, transactional_id: str | None = None
+) -> bytes:
+    """Return the part of a Produce request between its length and the topics.
 
-    *batches* are (topic, partition, record batch). They are grouped by topic, in the order in which
-    the topics first appear. Raises ValueError for an unsupported *version*.
+    The correlation id and the timeout are 0: ``_kernel.produce_frame()`` replaces them. Raises
+    ValueError for an unsupported *version*.
     """
     if not _OLDEST <= version <= _NEWEST:
         raise ValueError(f"Produce version {version} is not supported")
-    head = _head(version, client_id, transactional_id) % (
-        correlation_id.to_bytes(4, "big", signed=True),
-        acks.to_bytes(2, "big", signed=True),
-        timeout_ms.to_bytes(4, "big", signed=True),
-    )
-    return _kernel.produce_frame(head, batches, version >= _FLEXIBLE)
-
-
-def one_batch_frame(
-    version: int, client_id: str | None, acks: int, timeout_ms: int, topic: str, partition: int
-) -> tuple[bytes, bytes]:
-    """Return the bytes before and after the batch of a request for one partition.
-
-    The first piece ends before the batch's length. The length of the request, at 0, and the
-    correlation id, at 8, are to be replaced.
-    """
-    empty = produce_request(version, 0, client_id, acks, timeout_ms, [(topic, partition, b"")])
-    frame = b"".join(bytes(piece) for piece in empty)
-    # Both end with 4 bytes: the length, or a shorter length and the numbers of tagged fields.
-    return frame[:-4], frame[-3:] if version >= _FLEXIBLE else b""
+    return _head(version, client_id, acks, transactional_id)
 
 
 @functools.lru_cache(maxsize=64)
-def _head(version: int, client_id: str | None, transactional_id: str | None) -> bytes:
-    """Return a template of the part before the topics, for correlation id, acks and timeout."""
+def _head(version: int, client_id: str | None, acks: int, transactional_id: str | None) -> bytes:
     head = RequestWriter(ApiKey.PRODUCE, version, 0, client_id, flexible=version >= _FLEXIBLE)
     head.string(transactional_id)
-    made = head.frame()[4:].replace(b"%", b"%%")
-    return made[:4] + b"%b" + made[8:] + b"%b%b"
+    return head.frame()[_LENGTH:] + acks.to_bytes(2, "big", signed=True) + bytes(4)
 
 
 # The response -------------------------------------------------------------------------------

@@ -13,11 +13,10 @@ from pykaproducer._kernel import (
     BATCH_OVERHEAD,
     Batcher,
     Chunk,
-    Confirmation,
+    ProduceRequest,
     RequestSealer,
     RequestSettler,
     Slice,
-    confirmation,
 )
 from pykaproducer._machines.batch import Batch
 from pykaproducer._machines.partition_buffer import PartitionBuffer
@@ -99,10 +98,9 @@ class Broker:
 
     def settle(self, batches: list[Batch]) -> tuple[list[int], list[Slice], list[Chunk]]:
         """Settle *batches*; return the places of others, what to report, and complete chunks."""
-        reports: list[Slice | None] = []
-        finished: list[Chunk | None] = []
-        others = self.settler.settle(batches, confirmed(batches), self.now, reports, finished)
-        return others, filled(reports), filled(finished)
+        request = confirmed(batches)
+        others = self.settler.settle(request, self.now)
+        return others, filled(request.reports), filled(request.finished)
 
     def seal(self, room: int = LARGE) -> tuple[list[Batch], Any]:
         """Return the batches of a request, and the first buffer that was left alone."""
@@ -416,10 +414,12 @@ def sealed(
     return broker, buffers, parts, broker.seal()[0]
 
 
-def confirmed(batches: list[Batch]) -> Confirmation:
-    """Return offsets 100, 101, ... and no timestamps."""
+def confirmed(batches: list[Batch]) -> ProduceRequest:
+    """Return their request, confirmed with the offsets 100, 101, ... and no timestamps."""
     results = {(each.topic, each.partition): (100 + n, -1) for n, each in enumerate(batches)}
-    return some(confirmation(12, encoded(12, results), batches))
+    request = ProduceRequest(batches, now=0, deadline=1)
+    assert request.read(12, encoded(12, results))
+    return request
 
 
 @pytest.mark.parametrize("idempotent", [False, True])
@@ -506,12 +506,11 @@ def test_what_is_settled_before_memory_runs_out_is_reported(
         return real(topic, partition)
 
     monkeypatch.setattr(broker.metrics, "partition", refused)
-    reports: list[Slice | None] = []
-    finished: list[Chunk | None] = []
+    request = confirmed(batches)
     with pytest.raises(MemoryError):
-        broker.settler.settle(batches, confirmed(batches), broker.now, reports, finished)
-    assert [each.row_numbers() for each in filled(reports)] == [[0]]
-    assert filled(finished) == []
+        broker.settler.settle(request, broker.now)
+    assert [each.row_numbers() for each in filled(request.reports)] == [[0]]
+    assert filled(request.finished) == []
     assert [batch.is_settled for batch in batches] == [True, False, False]
 
 
@@ -519,30 +518,31 @@ def test_what_is_settled_before_memory_runs_out_is_reported(
 @pytest.mark.parametrize("allocation", range(40))
 def test_whichever_allocation_fails_what_is_settled_is_reported(allocation: int) -> None:
     broker, *_, batches = sealed(3, on_delivery=lambda error, handle: None)
-    confirmation, now, settle = confirmed(batches), broker.now, broker.settler.settle
-    reports: list[Slice | None] = []
-    finished: list[Chunk | None] = []
-    call_without_memory(allocation, settle, batches, confirmation, now, reports, finished)
+    request, now, settle = confirmed(batches), broker.now, broker.settler.settle
+    call_without_memory(allocation, settle, request, now)
     settled = [batch.partition for batch in batches if batch.is_settled]
-    assert [part.partition for part in filled(reports)] == settled
-    assert filled(finished) == []
+    assert [part.partition for part in filled(request.reports)] == settled
+    assert filled(request.finished) == []
 
 
-def test_a_confirmation_of_another_request_is_refused() -> None:
+def test_a_request_that_is_not_confirmed_is_not_settled() -> None:
     broker, *_, batches = sealed(2)
-    with pytest.raises(ValueError, match="another request"):
-        broker.settler.settle(batches, confirmed(batches[:1]), broker.now, [], [])
+    request = ProduceRequest(batches, now=0, deadline=1)
+    with pytest.raises(ValueError, match="does not confirm"):
+        broker.settler.settle(request, broker.now)
+    with pytest.raises(IndexError, match="no confirmed batch"):
+        request.result(0)
 
 
-def test_a_confirmation_has_as_many_results_as_batches() -> None:
-    broker, *_, batches = sealed(2)
-    made = confirmed(batches)
-    assert (len(made), made[1]) == (2, (101, -1))
+def test_a_confirmed_request_has_a_result_for_each_batch() -> None:
+    *_, batches = sealed(2)
+    request = confirmed(batches)
+    assert request.result(1) == (101, -1)
     for place in (-1, 2):
-        with pytest.raises(IndexError, match="2 batches"):
-            made[place]
+        with pytest.raises(IndexError, match="no confirmed batch"):
+            request.result(place)
     with pytest.raises(TypeError):
-        broker.settler.settle(["a batch", "another"], made, broker.now, [], [])
+        ProduceRequest(["a batch", "another"], now=0, deadline=1)
 
 
 def test_rows_that_someone_waits_for_are_returned() -> None:

@@ -12,7 +12,8 @@ from pykaproducer._net.connection import Answered, Connection, Event, Lost, Read
 from pykaproducer._net.transport import ConnectionFailed, Endpoint, Network, Transport
 from pykaproducer._util.clock import Clock
 from pykaproducer._wire.messages import ApiKey, metadata_request
-from pykaproducer._wire.produce import ProduceAnswer, decode_produce, produce_request
+from pykaproducer._wire.produce import ProduceAnswer, decode_produce
+from tests._support.produce import produce_request
 
 E = TypeVar("E")
 

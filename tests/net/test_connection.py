@@ -16,7 +16,6 @@ from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._net.connection import Answered, FullyWritten, Lost, Ready, SessionState
 from pykaproducer._net.transport import ConnectionFailed, Endpoint, Network, Transport
 from pykaproducer._wire.messages import ApiKey, decode_metadata
-from pykaproducer._wire.produce import produce_request
 from pykaproducer.testing import FakeClock, ScriptedCluster
 from pykaproducer.testing.scripted import (
     Drop,
@@ -31,6 +30,7 @@ from pykaproducer.testing.scripted import (
     twice,
     wrong_correlation_id,
 )
+from tests._support.produce import produce_request
 from tests.net.helper import Settings, Talk, Wrapped, WrappedNetwork
 from tests.wire.helper import record_batch
 

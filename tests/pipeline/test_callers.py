@@ -193,6 +193,18 @@ def test_whatever_the_broker_answers_the_outcome_is_the_same(
     assert by_caller == by_stages
 
 
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+@BOTH
+def test_every_codec(codec: str, idempotent: bool) -> None:
+    settings = {"compression_type": codec, "enable_idempotence": idempotent}
+    with running(topics={"t": 1}, **settings) as (cluster, p):
+        count = warm(p)
+        values = numbers(20)
+        for value in values:
+            sent_by_caller(p, lambda value=value: p.send("t", value))
+        assert set(log(cluster)[count:]) == set(values)
+
+
 @pytest.mark.parametrize("version", [3, 5, 7, 8, 9, 11, 12])
 def test_every_version_of_the_request(version: int) -> None:
     settings = {"client_id": "c"}
@@ -835,7 +847,6 @@ def test_callbacks_run_in_the_reports_thread() -> None:
     "settings",
     [
         {"linger_ms": 1},
-        {"compression_type": "gzip"},
         {"acks": 0},
         {"batch_size": 0},
         {"batch_max_messages": 1},

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pykaproducer._kernel import Confirmation, confirmation
+from pykaproducer._kernel import ProduceRequest, RecordBatch
 from pykaproducer._machines.batch import Batch
 from pykaproducer._wire import WireError
 from pykaproducer._wire.messages import VERSIONS, ApiKey
@@ -30,9 +31,10 @@ results: st.SearchStrategy[Results] = st.dictionaries(
 )
 
 
-def batches_of(places: list[tuple[str, int]]) -> list[Batch]:
-    nothing: Any = None
-    return [Batch(topic, partition, nothing, [], 1, 0) for topic, partition in places]
+def request_for(places: Iterable[tuple[str, int]]) -> ProduceRequest:
+    """Return a request with a batch of each place."""
+    batches = [Batch(topic, partition, RecordBatch(0), [], 1, 0) for topic, partition in places]
+    return ProduceRequest(batches, now=0, deadline=1)
 
 
 def length(n: int, size: str, *, flexible: bool) -> bytes:
@@ -76,15 +78,15 @@ def encoded(
     return payload + struct.pack(">i", throttle) + no_tags
 
 
-def assert_agrees(version: int, payload: bytes, batches: list[Batch], found: Confirmation) -> None:
+def assert_agrees(version: int, payload: bytes, request: ProduceRequest) -> None:
     """Check that the general decoder finds the same, and nothing else."""
     answer = decode_produce(version, payload)
     assert (answer.throttle_ms, answer.node_endpoints) == (0, ())
     theirs = {(each.topic, each.partition): each for each in answer.partitions}
-    assert len(answer.partitions) == len(theirs) == len(batches) == len(found)
-    for place, batch in enumerate(batches):
+    assert len(answer.partitions) == len(theirs) == len(request.batches)
+    for place, batch in enumerate(request.batches):
         each = theirs[batch.topic, batch.partition]
-        assert found[place] == (each.base_offset, each.log_append_time_ms)
+        assert request.result(place) == (each.base_offset, each.log_append_time_ms)
         assert (each.error_code, each.error_message, each.record_errors) == (0, None, ())
         assert each.current_leader is None
 
@@ -96,12 +98,11 @@ def test_it_has_the_offset_and_the_time_of_each_batch(
     """A broker sends the results in any order."""
     places = list(expected)
     random.shuffle(places)
-    batches = batches_of(places)
+    request = request_for(places)
     payload = encoded(version, expected)
-    found = confirmation(version, payload, batches)
-    assert found is not None
-    assert [found[place] for place in range(len(places))] == [expected[each] for each in places]
-    assert_agrees(version, payload, batches, found)
+    assert request.read(version, payload)
+    assert list(map(request.result, range(len(places)))) == [expected[each] for each in places]
+    assert_agrees(version, payload, request)
 
 
 @given(versions, results, st.sampled_from([{"code": 6}, {"throttle": 1}, {"code": -1}]))
@@ -109,20 +110,20 @@ def test_an_error_or_throttling_is_left_to_the_general_decoder(
     version: int, expected: Results, change: dict[str, int]
 ) -> None:
     payload = encoded(version, expected, **change)  # type: ignore[arg-type]
-    assert confirmation(version, payload, batches_of(list(expected))) is None
+    assert not request_for(expected).read(version, payload)
 
 
 @given(st.integers(8, LAST), results)
 def test_a_message_is_left_to_the_general_decoder(version: int, expected: Results) -> None:
     """An empty one, in place of none."""
     payload = encoded(version, expected, texts=(0, 0))
-    assert confirmation(version, payload, batches_of(list(expected))) is None
+    assert not request_for(expected).read(version, payload)
 
 
 @given(st.integers(9, LAST), results)
 def test_a_tagged_field_is_left_to_the_general_decoder(version: int, expected: Results) -> None:
     payload = encoded(version, expected, tags=b"\x01\x07\x01x")
-    assert confirmation(version, payload, batches_of(list(expected))) is None
+    assert not request_for(expected).read(version, payload)
     assert len(decode_produce(version, payload).partitions) == len(expected)
 
 
@@ -132,15 +133,15 @@ def test_a_response_about_other_batches_is_left_to_the_general_decoder(
 ) -> None:
     payload = encoded(version, expected)
     places = list(expected)
-    assert confirmation(version, payload, batches_of(places[1:])) is None
-    assert confirmation(version, payload, batches_of([*places, ("other", 0)])) is None
+    assert not request_for(places[1:]).read(version, payload)
+    assert not request_for([*places, ("other", 0)]).read(version, payload)
 
 
 def test_a_batch_without_a_result_beside_one_with_two_is_noticed() -> None:
     one = encoded(3, {("t", 0): (5, -1)})
     result = one[4 + 3 + 4 : -4]
     twice = one[: 4 + 3] + struct.pack(">i", 2) + result * 2 + one[-4:]
-    assert confirmation(3, twice, batches_of([("t", 0), ("t", 1)])) is None
+    assert not request_for([("t", 0), ("t", 1)]).read(3, twice)
     assert len(decode_produce(3, twice).partitions) == 2
 
 
@@ -153,10 +154,9 @@ def test_any_bytes_are_understood_as_the_general_decoder_does_or_not_at_all(
         at = data.draw(st.integers(0, len(payload)))
         change = data.draw(st.binary(max_size=2))
         payload[at : at + data.draw(st.integers(0, 2))] = change
-    batches = batches_of(list(expected))
-    found = confirmation(version, payload, batches)
-    if found is not None:
-        assert_agrees(version, bytes(payload), batches, found)
+    request = request_for(expected)
+    if request.read(version, payload):
+        assert_agrees(version, bytes(payload), request)
 
 
 @given(versions, results, st.data())
@@ -165,7 +165,7 @@ def test_a_response_that_is_cut_off_is_not_understood(
 ) -> None:
     payload = encoded(version, expected)
     cut = payload[: data.draw(st.integers(0, len(payload) - 1))]
-    assert confirmation(version, cut, batches_of(list(expected))) is None
-    assert confirmation(version, payload + b"\0", batches_of(list(expected))) is None
+    assert not request_for(expected).read(version, cut)
+    assert not request_for(expected).read(version, payload + b"\0")
     with pytest.raises(WireError):
         decode_produce(version, cut)

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from pykaproducer._kernel import COPIED_BATCH
 from pykaproducer._wire import WireError
 from pykaproducer._wire.messages import VERSIONS, ApiKey, BrokerAddress
-from pykaproducer._wire.produce import decode_produce, produce_request
+from pykaproducer._wire.produce import decode_produce
 from pykaproducer.testing._messages import ProduceResponse
+from tests._support.produce import produce_request
 from tests.testing.helper import produce_request as their_request
 from tests.wire.helper import client_ids, int16, int32, int64, names, payload
 
