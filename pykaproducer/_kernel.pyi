@@ -13,9 +13,9 @@ from pykaproducer.delivery import RecordMetadata
 CHUNK_ROWS: int
 #: A chunk is closed at this many payload bytes.
 CHUNK_BYTES: int
-#: A caller that waits sends at most this many rows itself.
+#: A caller sends at most this many rows itself.
 CALLER_ROWS: int
-#: A caller that waits sends at most this many payload bytes itself.
+#: A caller sends at most this many payload bytes itself.
 CALLER_BYTES: int
 #: Bytes of ``buffer_memory`` that a row takes besides its payload.
 ROW_COST: int
@@ -699,10 +699,6 @@ class ProduceRequest:
     timeout_ms: int
     #: Bytes of its batches.
     size: int
-    #: Number of their records.
-    rows: int
-    #: Whether the response that was read confirms every batch.
-    confirmed: bool
     #: Version of a request that a caller has written.
     version: int
     #: Correlation id of such a request.
@@ -1139,8 +1135,13 @@ def this_thread_runs_stages(runs: bool) -> None:
 class CallerLink:
     """The connection of a Bridge, as callers use it."""
 
-    #: A descriptor that becomes readable with the socket, unless a caller waits; -1: none.
+    #: A descriptor that becomes readable with the socket, unless a caller waits for the response,
+    #: and when the timer expires; -1: none.
     watch: int
+    #: The request in flight that a caller has written, or None.
+    request: ProduceRequest | None
+    #: Whether a caller waits for the response.
+    has_reader: bool
     #: When a caller used it last (monotonic seconds); 0: never.
     used_at: float
     def attach(self, fd: int, wakeup: int) -> bool:
@@ -1161,35 +1162,49 @@ class CallerLink:
     def forget_request(self) -> None:
         """Forget the request that :meth:`take_back` has returned: it was adopted."""
     @property
-    def quiet_slot(self) -> TopicSlot | None:
-        """Return the slot that is to be announced now, or None."""
-    def forget_quiet_slot(self) -> None:
-        """Forget the quiet slot, which has been announced."""
+    def is_handed_over(self) -> bool:
+        """Return whether a request waits to be adopted."""
+    def settle(self) -> bool:
+        """Settle the request in flight if its response is here and confirms it. For the Bridge.
+
+        Return whether it is settled. What is to be reported is in the request.
+        """
+    def drive_waiting(self, possible: bool) -> TopicSlot | None:
+        """Send the messages of the first slot that waits. The others wait for their response.
+
+        *possible*: the socket is lent. Return a slot whose messages could not be sent: it is to be
+        announced, and then to be forgotten. None if there is no other.
+        """
+    def forget_waiting(self, slot: TopicSlot) -> None:
+        """Forget a slot that was announced, or whose messages were sent."""
+    def stop_timer(self) -> None:
+        """Stop the timer, which may have expired."""
 
 @final
 class CallerRoute:
     """A topic's partitioner, with what it needs, as callers use it."""
 
     def __init__(
-        self, partitioner: Partitioner, metadata: Any, view: Any, metrics: RequestMetrics
+        self,
+        partitioner: Partitioner,
+        metadata: Any,
+        view: Any,
+        metrics: RequestMetrics,
+        *,
+        drives: bool,
     ) -> None:
         """Create a route that is valid while *metadata* has this *view* of the topic.
 
-        *metrics*: its ``trace`` must be None.
+        *metrics*: its ``trace`` must be None. *drives*: ``send()`` itself sends, too, not only a
+        caller that waits.
         """
 
 @final
 class CallerPath:
     """A partition without a message in progress, as callers use it."""
 
-    #: The connection to the leader.
-    link: CallerLink
-    #: The partition buffer.
-    buffer: BufferState
-    #: Whether callers may use it.
-    offered: bool
     #: Requests since it was lent.
-    sent: int
+    n_sent: int
     def __init__(
         self,
         link: CallerLink,
@@ -1200,10 +1215,10 @@ class CallerPath:
         timeout: float,
         patience: float,
     ) -> None:
-        """Create a path that is not offered yet.
+        """Create a path that is not lent yet.
 
-        *sealer*, *settler*: those of its broker. *timeout*, *patience*: as for
-        :func:`request_deadline`.
+        *buffer*: its partition buffer. *sealer*, *settler*: those of its broker. *timeout*,
+        *patience*: as for :func:`request_deadline`.
         """
     def lend(self, view: Any, topic_metrics: TopicMetrics) -> None:
         """Let callers use the partition. *view*: of its topic."""
@@ -1350,7 +1365,7 @@ class Admission:
     def _take(self, slot: TopicSlot) -> list[Chunk]:
         """Close the topic's open chunk and return all waiting chunks, in order."""
     def _take_all(self) -> list[Chunk]:
-        """Take and return the chunks of all topics, also from callers that wait. Lend no more."""
+        """Take and return the chunks of all topics, also those of callers. Lend no more."""
     def _send_open(self, seconds: float | None) -> None:
         """Send, in this thread, the messages that no stage has taken, if all are in one open chunk.
 
@@ -1359,7 +1374,7 @@ class Admission:
     def _is_at_rest(self) -> bool:
         """Return whether all accepted messages are settled and reported."""
     def _take_callers(self) -> list[Chunk]:
-        """Take the messages for which callers wait, and return their chunks."""
+        """Take the requests of callers that are in flight, and return their chunks."""
     def _let_go(self, topic: str) -> bool:
         """Remove the topic's slot. Return False, and keep it, if it has messages."""
     def _unannounced(self) -> list[TopicSlot]:

@@ -96,6 +96,8 @@ cdef class Admission(OpenChunks):
         """Break the cycles of slots and open chunks, which no garbage collector finds."""
         cdef Chunk chunk
         for slot in (self.slots or {}).values():
+            # In a forked child: the socket and the request in flight are the parent's.
+            (<TopicSlot>slot).route = (<TopicSlot>slot).last_path = (<TopicSlot>slot).paths = None
             chunk = (<TopicSlot>slot).chunk
             if chunk is not None:
                 chunk.origin = None
@@ -214,9 +216,8 @@ cdef class Admission(OpenChunks):
                 past.accepted = True
         finally:
             release_fields(&payload)
-        if terms.timeout < self.short_timeout \
-                or not (load_int(&slot.announced) or keep_quiet(slot)):
-            self.announce_open(slot, handle.chunk)
+        if terms.timeout < self.short_timeout or not load_int(&slot.announced):
+            self.send_or_announce(slot, handle.chunk, terms.timeout)
         if late:
             past.watcher(handle)
         if load_long(&self.n_accepted) & (_ROWS_A_LOOK - 1) == 0:
@@ -321,6 +322,18 @@ cdef class Admission(OpenChunks):
                 budget.leave(turn, taken)
             if taken:
                 return budget
+
+    @cython.final
+    cdef send_or_announce(self, TopicSlot slot, Chunk chunk, int64_t timeout):
+        """Send the messages of *slot*, to which one was appended in *chunk*, or announce them."""
+        try:
+            if timeout >= self.short_timeout and drive_if_idle(slot, chunk):
+                return
+        except BaseException:
+            # A KeyboardInterrupt in the code of a codec: the message is accepted.
+            self.announce_open(slot, chunk)
+            raise
+        self.announce_open(slot, chunk)
 
     @cython.final
     cdef announce_open(self, TopicSlot slot, Chunk chunk):

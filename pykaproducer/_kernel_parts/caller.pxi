@@ -1,22 +1,24 @@
-# A caller that waits for its message sends it itself, and settles the response.
+# A caller of send(), result() or flush() sends messages itself if the stages have nothing to do.
 #
-# A message that is waited for passes three threads, and each hand-over costs 15 to 20 us. If the
-# stages have nothing to do, the caller runs them here: it takes the open chunk, encodes the batch,
-# writes the request, waits for the socket, and settles the response. No other thread is woken.
+# A message that passes the stages wakes three threads, and each hand-over costs 15 to 20 us. So the
+# caller takes the open chunk, encodes the batch and writes the request here. If it waits for the
+# outcome, it also reads the response and settles it, and no other thread is woken. Otherwise the
+# Bridge does that, with the same functions.
 #
-# No Python code runs between the moment at which the chunk is taken and the wait, nor between the
-# wait and the moment at which the response is settled. So a KeyboardInterrupt or a signal handler
-# never finds a message in between, and with the GIL no other thread does either. While the caller
-# waits, the message is in a `ProduceRequest`, which has one owner:
+# No Python code runs between the moment at which the chunk is taken and the one at which its
+# request is in `CallerLink`, nor while the response is settled. So a KeyboardInterrupt or a signal
+# handler never finds a message in between, and with the GIL no other thread does either. While it
+# is in flight, the message is in a `ProduceRequest`, which has one owner:
 #
 # 1. The stages lend: a TopicWorker its partitioner (`CallerRoute`), a BrokerWorker a partition of
 #    which nothing is pending or in flight (`CallerPath`), and a Bridge its connection while it
 #    waits (`CallerLink`).
-# 2. A caller that finds all three, and no other message of the topic in progress, sends. It uses
-#    the functions and the objects that the stages use.
-# 3. If the response confirms the batch, the caller settles it. No stage knows of the message.
+# 2. A caller that finds all three, and no other message of the topic without an outcome, sends. It
+#    uses the functions and the objects that the stages use.
+# 3. If the response confirms the batch, the caller or the Bridge settles it. The other stages do
+#    not know of the message.
 # 4. Otherwise the request is handed over: its state becomes OF_STAGES, and the Bridge continues
-#    with it as if it had written it (`Bridge.adopt`). The caller then waits as usual. Either side
+#    with it as if it had written it (`Bridge._adopt`). A caller then waits as usual. Either side
 #    may begin: the caller, if the response is an error, malformed, or late, or if a signal arrives;
 #    a stage, if it needs the partition or the connection, or has to know all messages (a flush).
 #
@@ -38,7 +40,8 @@ cdef extern from *:
     static void set_timer(int timer, int64_t ns) {
         struct itimerspec when;
         memset(&when, 0, sizeof when);
-        when.it_value.tv_nsec = ns;
+        when.it_value.tv_sec = ns / 1000000000;
+        when.it_value.tv_nsec = ns % 1000000000;
         timerfd_settime(timer, 0, &when, NULL);
     }
     static int watch_control(int watch, int how, int fd, int wanted) {
@@ -105,14 +108,14 @@ cdef extern from *:
 
 cdef uint32_t _CALLER_ROWS = CALLER_ROWS
 cdef Py_ssize_t _CALLER_BYTES = CALLER_BYTES
-#: Maximum time that a caller waits for the response before it hands the request over (ms).
+#: A request that has no response after this time is handed over (ms).
 cdef int _CALLER_WAIT = 1000
 #: Stands for "no timeout" of a caller (seconds).
 cdef double _NO_TIMEOUT = 3600
 #: A message with less time left is left to the stages (ns).
 cdef int64_t _CALLER_LEAST = 200000000
-#: Maximum time for which a message waits for a caller that sends it, before it is announced (ns).
-cdef int64_t _QUIET = 200000
+#: Messages wait for the response to a request in flight if it is likely to come this soon (ns).
+cdef int64_t _SOON = 5000000
 #: The dispatcher learns at least this often that a topic is in use (ns).
 cdef int64_t _ANNOUNCE_EVERY = 500000000
 
@@ -127,12 +130,12 @@ cdef class CallerLink:
     """The connection of a Bridge, as callers use it. Linux only: otherwise it is never usable.
 
     The Bridge waits for ``watch`` instead of its socket. It becomes readable with the socket,
-    except while a caller waits for the response.
+    except while a caller waits for the response, and when the timer expires.
     """
 
     cdef readonly int watch             # an epoll descriptor; -1: not available
-    cdef int wake_event                 # wakes the caller
-    cdef int timer                      # expires when `quiet` must be announced
+    cdef int wake_event                 # wakes the caller that waits for the response
+    cdef int timer                      # wakes the Bridge if the response is late
     cdef int watched                    # the socket in `watch`; -1: none
     cdef int fd                         # the socket while it is lent; -1: it is not
     cdef int wakeup                     # a socket; a byte in it wakes the Bridge
@@ -140,11 +143,14 @@ cdef class CallerLink:
     cdef int version                    # of requests
     cdef bytes head                     # of requests, for produce_frame()
     cdef ConnectionMetrics metrics
-    cdef ProduceRequest request         # written, and not settled yet
-    cdef TopicSlot quiet                # it is not announced yet: see keep_quiet()
+    cdef readonly ProduceRequest request    # written, and not settled yet
+    cdef readonly bint has_reader       # a caller waits for the response
+    cdef double round_trip              # of the last request (seconds)
+    cdef list waiting                   # slots whose messages wait for the response
     cdef readonly double used_at        # when a caller used it last (monotonic seconds)
 
     def __cinit__(self):
+        self.waiting = []
         self.watch = self.wake_event = self.timer = self.watched = self.fd = self.wakeup = -1
 
     def __dealloc__(self):
@@ -195,8 +201,7 @@ cdef class CallerLink:
 
     def lend(self):
         """Let a caller use the socket, until :meth:`take_back`. No request is in flight."""
-        if self.request is None:
-            self.fd = self.watched
+        self.fd = self.watched
 
     def withhold(self):
         """Let no caller begin to use the socket. Return whether none is using it."""
@@ -210,19 +215,53 @@ cdef class CallerLink:
             self.hand_over(self.request, True)
         return self.request
 
+    @property
+    def is_handed_over(self):
+        """Return whether a request waits to be adopted."""
+        return self.request is not None and self.request.state == OF_STAGES
+
     def forget_request(self):
         """Forget the request that :meth:`take_back` has returned: it was adopted."""
         self.request = None
 
-    @property
-    def quiet_slot(self):
-        """Return the slot that is to be announced now, or None."""
-        return self.quiet
+    def settle(self):
+        """Settle the request in flight if its response is here and confirms it. For the Bridge.
 
-    def forget_quiet_slot(self):
-        """Forget the quiet slot, which has been announced."""
-        self.quiet = None
-        set_timer(self.timer, 0)
+        Returns whether it is settled. What is to be reported is in the request.
+        """
+        cdef ProduceRequest request = self.request
+        if request is None or request.state != OF_CALLER:
+            return False
+        if read_response(request) <= 0 or not settle_response(request, True):
+            return False
+        if self.has_reader:
+            set_wake_event(self.wake_event)
+        return True
+
+    cpdef TopicSlot drive_waiting(self, bint possible):
+        """Send the messages of the first slot that waits. The others wait for their response.
+
+        *possible*: the socket is lent. Returns a slot whose messages could not be sent: it is to be
+        announced, and then to be forgotten. None if there is no other.
+        """
+        cdef TopicSlot slot
+        while self.waiting and self.request is None:
+            slot = <TopicSlot>self.waiting[0]
+            if slot.chunk is not None or slot.full:
+                if not possible or not drive(slot):
+                    return slot
+            self.forget_waiting(slot)
+        return None
+
+    cpdef forget_waiting(self, TopicSlot slot):
+        """Forget a slot that was announced, or whose messages were sent."""
+        if slot in self.waiting:        # a finalizer may have changed it
+            self.waiting.remove(slot)
+
+    def stop_timer(self):
+        """Stop the timer, which may have expired."""
+        if self.timer >= 0:
+            set_timer(self.timer, 0)
 
     cdef void hand_over(self, ProduceRequest request, bint wake) noexcept:
         """Give *request* to the stages. The Bridge adopts it when it runs next.
@@ -236,7 +275,7 @@ cdef class CallerLink:
         self.fd = -1
         if self.watched >= 0:
             set_watched(self.watch, self.watched, True)
-        if wake:
+        if wake and self.has_reader:
             set_wake_event(self.wake_event)
         kernel_poke(self.wakeup)
 
@@ -246,9 +285,11 @@ cdef class CallerRoute:
     """A topic's partitioner, with what it needs, as callers use it.
 
     It is valid while *metadata* has this *view* of the topic. *metrics*: its ``trace`` must be
-    None, because callers record no events.
+    None, because callers record no events. *drives*: ``send()`` itself sends, too, not only a
+    caller that waits.
     """
 
+    cdef bint drives
     cdef Partitioner partitioner
     cdef object metadata, view
     cdef RequestMetrics metrics
@@ -257,7 +298,8 @@ cdef class CallerRoute:
     cdef bytes available
 
     def __init__(self, Partitioner partitioner not None, metadata, view,
-                 RequestMetrics metrics not None):
+                 RequestMetrics metrics not None, *, bint drives):
+        self.drives = drives
         self.partitioner = partitioner
         self.metadata = metadata
         self.view = view
@@ -280,16 +322,16 @@ cdef class CallerPath:
     as for :func:`request_deadline`.
     """
 
-    cdef readonly CallerLink link
-    cdef readonly BufferState buffer
+    cdef CallerLink link
+    cdef BufferState buffer
     cdef RequestSealer sealer
     cdef RequestSettler settler
     cdef double timeout, patience
     cdef object view                    # of the topic, when it was lent
     cdef TopicMetrics topic_metrics
-    cdef readonly bint offered          # callers may use it
-    cdef readonly int64_t sent          # requests since it was lent
-    cdef ProduceRequest request         # written, and not settled by the caller
+    cdef bint offered                   # callers may use it
+    cdef readonly int64_t n_sent        # requests since it was lent
+    cdef ProduceRequest request         # written by a caller, and not settled here
 
     def __init__(self, CallerLink link not None, BufferState buffer not None,
                  RequestSealer sealer not None, RequestSettler settler not None, *,
@@ -305,7 +347,7 @@ cdef class CallerPath:
         """Let callers use the partition. *view*: of its topic."""
         self.view = view
         self.topic_metrics = topic_metrics
-        self.sent = 0
+        self.n_sent = 0
         self.offered = True
 
     def withdraw(self):

@@ -1,39 +1,70 @@
-# The request of a caller that waits, in the order of its life. See caller.pxi.
+# The request of a caller, in the order of its life. See caller.pxi.
 
-cdef bint keep_quiet(TopicSlot slot) noexcept:
-    """Return whether *slot*, which has a message, need not be announced yet.
+cdef bint drive_if_idle(TopicSlot slot, Chunk chunk) except -1:
+    """Send the messages of *slot*, to which one was appended in *chunk*, if that is possible now.
 
-    The last message of the topic was sent by a caller, and so will this one, probably. Waking the
-    dispatcher costs more than sending the message. If no caller comes in time, the timer wakes the
-    Bridge, which announces the slot. The Bridge also does that when it wakes up for another reason.
-    It is waiting now, as its connection is lent. Every 500 ms the slot is announced all the same,
-    so that the dispatcher does not consider the topic idle.
+    Returns whether the slot need not be announced: they are sent, or wait for a response. Every
+    500 ms it is announced all the same, so that the dispatcher does not consider the topic idle.
     """
-    cdef CallerPath path
-    cdef CallerLink link
     cdef int64_t now
-    if not CALLERS_MAY_SEND:
+    if not CALLERS_MAY_SEND or runs_stages or slot.route is None or not slot.route.drives:
         return False
-    path = slot.last_path
-    if path is None or not path.offered or runs_stages or slot.full:
+    if not slot.has(chunk):
+        return False                    # a finalizer's send() has sent it, or a stage has taken it
+    if waits_for_response(slot):
+        return True
+    if slot.chunk is not chunk or not drive(slot):
         return False
     now = kernel_clock(0)
     if now - slot.announced_at > _ANNOUNCE_EVERY:
         slot.announced_at = now
         return False
-    link = path.link
-    if link.fd < 0 or link.request is not None:
+    return True
+
+
+cdef bint waits_for_response(TopicSlot slot) noexcept:
+    """Return whether the messages of *slot* wait for a response, and are sent then.
+
+    So they collect while a request is in flight, and no thread is woken. None is overlooked:
+
+    1. this finds the request in flight, and adds the slot (at once, for it holds the GIL);
+    2. the response is settled, by a caller or by the Bridge; or it is not here soon: then the timer
+       wakes the Bridge, which takes the request over;
+    3. the caller, before it returns, or the Bridge, before it waits, sends what the slots have or
+       has them announced.
+    """
+    cdef CallerLink link
+    if slot.last_path is None:
         return False
-    if link.quiet is None:
-        link.quiet = slot
-        set_timer(link.timer, _QUIET)
-    return link.quiet is slot
+    link = slot.last_path.link
+    if link.request is None or link.request.state != OF_CALLER:
+        return False
+    if link.round_trip * _NS > _SOON:
+        return False
+    if slot not in link.waiting:
+        try:
+            link.waiting.append(slot)
+        except MemoryError:
+            return False
+        if len(link.waiting) == 1:      # later ones must not put it off
+            set_timer(link.timer, _SOON)
+    slot.announced = True
+    return True
 
 
-cdef void end_quiet(TopicSlot slot) noexcept:
-    """Have *slot* announced now, because no caller sends its messages."""
-    if slot.last_path is not None and slot.last_path.link.quiet is slot:
-        kernel_poke(slot.last_path.link.wakeup)
+cdef bint drive(TopicSlot slot) except -1:
+    """Send the messages of *slot*, if the stages have nothing to do with them.
+
+    Returns whether they are sent. The Bridge reads the response, unless a caller waits for it.
+    """
+    cdef Chunk chunk = slot.chunk
+    cdef ProduceRequest request
+    if slot.route is None or chunk is None or not is_usual(slot, chunk):
+        return False
+    if chunk.earliest - kernel_clock(0) <= _CALLER_LEAST or not slot.route.is_valid():
+        return False
+    request = prepared(slot, chunk)
+    return request is not None and begin(slot, chunk, request)
 
 
 cdef void close_chunk(Chunk chunk) noexcept:
@@ -48,25 +79,47 @@ cdef void close_chunk(Chunk chunk) noexcept:
 
 
 cdef bint send_as_caller(TopicSlot slot, Chunk chunk, double seconds) except -1:
-    """Send the messages of *chunk* and wait for the response, if the stages have nothing to do.
+    """Send the messages of *chunk*, if that is possible, and wait for the response.
 
-    *chunk*: the open chunk of *slot*. *seconds*: how long to wait at most. Returns False if the
-    stages have to do it. Otherwise the messages are settled, or their request was handed over, and
-    the caller waits as usual.
+    *chunk*: the open chunk of *slot*, or one that a caller has sent. *seconds*: how long to wait at
+    most. Returns False if a stage reads the response. Otherwise the messages are settled, or their
+    request was handed over, and the caller waits as usual.
     """
-    cdef ProduceRequest request = None
-    cdef int64_t left = chunk.earliest - kernel_clock(0)
+    cdef ProduceRequest request
+    cdef CallerLink link
     if runs_stages or slot.route is None:
         return False
-    if left > _CALLER_LEAST and is_usual(slot, chunk) and slot.route.is_valid():
-        request = prepared(slot, chunk)
-    if request is None or not begin(slot, chunk, request):
-        end_quiet(slot)
+    if slot.chunk is chunk and not drive(slot):
         return False
-    wait_as_caller(request, <int>max(0, min(_CALLER_WAIT, seconds * 1000, left // 2000000)))
-    if request.state == OF_CALLER_SETTLED and chunk.waiters:
-        wake_waiters(part_of(request))  # other threads; this may run Python code
+    request = driven_request(slot)
+    if request is None or part_of(request).chunk is not chunk or not has_no_callbacks(chunk):
+        return False
+    link = request.path.link
+    if link.has_reader:
+        return False
+    wait_as_caller(request, <int>max(0, min(_CALLER_WAIT, seconds * 1000,
+                                            (chunk.earliest - kernel_clock(0)) // 2000000)))
+    try:
+        if link.waiting and link.drive_waiting(True) is not None:
+            kernel_poke(link.wakeup)
+    except BaseException:               # a KeyboardInterrupt in the code of a codec
+        kernel_poke(link.wakeup)
+        raise
+    finally:
+        if request.state == OF_CALLER_SETTLED and chunk.waiters:
+            wake_waiters(part_of(request))  # other threads; this may run Python code
     return True
+
+
+cdef inline ProduceRequest driven_request(TopicSlot slot):
+    """Return the request in flight with messages of *slot* that a caller has sent, or None."""
+    cdef ProduceRequest request
+    if slot.last_path is None:
+        return None
+    request = slot.last_path.link.request
+    if request is None or request.state != OF_CALLER or part_of(request).chunk.origin is not slot:
+        return None
+    return request
 
 
 cdef inline Slice part_of(ProduceRequest request):
@@ -75,10 +128,9 @@ cdef inline Slice part_of(ProduceRequest request):
 
 
 cdef inline bint is_usual(TopicSlot slot, Chunk chunk) noexcept:
-    """Return whether *chunk* is the only one of its topic, and small, and has no callbacks."""
-    return (slot.chunk is chunk and not slot.full and slot.in_progress == 0
-            and chunk.count <= _CALLER_ROWS and chunk.nbytes <= _CALLER_BYTES
-            and has_no_callbacks(chunk))
+    """Return whether *chunk* is small, and the only one of its topic that has no outcome."""
+    return (slot.chunk is chunk and not slot.full and slot.in_progress == slot.reporting
+            and chunk.count <= _CALLER_ROWS and chunk.nbytes <= _CALLER_BYTES)
 
 
 cdef inline bint has_no_callbacks(Chunk chunk) noexcept:
@@ -118,7 +170,7 @@ cdef ProduceRequest prepared(TopicSlot slot, Chunk chunk):
         path = slot.paths.get((<Slice>parts[0]).partition)
         if path is None or not path.offered or path.view is not route.view or path.link.fd < 0:
             return None
-        if chunk.closed:
+        if chunk.closed or not is_one_batch(path.sealer.batcher, chunk):
             return None
         chunk.pins += 1                 # encode_parts() unpins it
         batch = path.sealer.encoded(path.buffer, parts, 0)
@@ -155,6 +207,13 @@ cdef inline void limit_write(iovec *iov, int count) noexcept:
     _write_limit = -1
 
 
+cdef inline bint is_one_batch(Batcher batcher, Chunk chunk) noexcept:
+    """Return whether the stages would not divide the rows of *chunk*: see take_slices()."""
+    cdef Py_ssize_t size = chunk.nbytes + <Py_ssize_t>chunk.count * _RECORD_ALLOWANCE
+    return chunk.count == 1 or (size <= batcher.batch_size
+                                and chunk.count <= batcher.batch_messages)
+
+
 cdef bint begin(TopicSlot slot, Chunk chunk, ProduceRequest request):
     """Take *chunk* and write *request*. Return False if anything has changed in the meantime.
 
@@ -164,12 +223,35 @@ cdef bint begin(TopicSlot slot, Chunk chunk, ProduceRequest request):
     cdef CallerLink link = path.link
     cdef BatchState batch = <BatchState>request.batches[0]
     cdef BufferState buffer = path.buffer
+    cdef uint32_t i
+    if not is_unchanged(slot, chunk, request):
+        return False
+    try:
+        buffer.unanswered.append(batch)
+    except MemoryError:
+        return False
+    number_batch(buffer.sequencer, batch)
+    slot.announced = False
+    slot.last_path = path
+    slot.chunk = None
+    close_chunk(chunk)
+    for i in range(chunk.count):
+        chunk.rows[i].flags |= CLAIMED
+    link.correlation_id = (link.correlation_id + 1) & 0x3fffffff
+    request.correlation_id = link.correlation_id | 0x40000000
+    path.n_sent += 1
+    request.state = OF_CALLER
+    link.request = path.request = request
+    write_as_caller(request, batch)
+    return True
+
+
+cdef bint is_unchanged(TopicSlot slot, Chunk chunk, ProduceRequest request) noexcept:
+    """Return whether *request* still has all rows of *chunk*, and may be written."""
+    cdef CallerPath path = request.path
+    cdef CallerLink link = path.link
+    cdef BatchState batch = <BatchState>request.batches[0]
     cdef Slice part = <Slice>batch.parts[0]
-    cdef RequestMetrics metrics = path.settler.metrics
-    cdef bytes frame = <bytes>request.buffers[0]
-    cdef iovec iov[3]
-    cdef Py_ssize_t total
-    cdef int count
     cdef uint32_t i
     # In the child of a fork the chunk has no slot.
     if chunk.origin is not slot or not is_usual(slot, chunk) or not path.offered:
@@ -181,38 +263,34 @@ cdef bint begin(TopicSlot slot, Chunk chunk, ProduceRequest request):
             return False
     if link.fd < 0 or link.request is not None or link.version != request.version:
         return False
-    if batch.first_sequence >= 0 and batch.first_sequence != buffer.sequencer.next_sequence:
-        return False
-    try:
-        buffer.unanswered.append(batch)
-    except MemoryError:
-        return False
-    number_batch(buffer.sequencer, batch)
-    if link.quiet is slot:
-        link.quiet = None
-        set_timer(link.timer, 0)
-    slot.announced = False
-    slot.chunk = None
-    close_chunk(chunk)
-    for i in range(part.count):
-        chunk.rows[i].flags |= CLAIMED
-    link.correlation_id = (link.correlation_id + 1) & 0x3fffffff
-    request.correlation_id = link.correlation_id | 0x40000000
+    return (batch.first_sequence < 0
+            or batch.first_sequence == path.buffer.sequencer.next_sequence)
+
+
+cdef void write_as_caller(ProduceRequest request, BatchState batch) noexcept:
+    """Write *request*. What the socket does not take is left to the Bridge."""
+    cdef CallerPath path = request.path
+    cdef CallerLink link = path.link
+    cdef Chunk chunk = (<Slice>batch.parts[0]).chunk
+    cdef RequestMetrics metrics = path.settler.metrics
+    cdef int64_t left = (chunk.earliest - kernel_clock(0)) // 2
+    cdef bytes frame = <bytes>request.buffers[0]
+    cdef iovec iov[3]
+    cdef Py_ssize_t total
+    cdef int count
     # Nothing else refers to it yet.
     put_be32(<uint8_t *>PyBytes_AS_STRING(frame) + 8, <uint32_t>request.correlation_id)
-    path.sent += 1
-    request.state = OF_CALLER
-    link.request = path.request = request
-    set_watched(link.watch, link.watched, False)
-    count_sealed(metrics, batch, request.sent, path.topic_metrics)
+    # In case no caller waits for the response. An adopted request's deadlines are watched.
+    left = min(left, _SOON if link.waiting else <int64_t>_CALLER_WAIT * 1000000)
+    set_timer(link.timer, max(1, left))     # preparing the request may have taken long
     count = put_buffers(request.buffers, iov)
     total = size_of(iov, count)
+    count_sealed(metrics, batch, request.sent, path.topic_metrics)
     count_request(metrics, request, request.sent, total, link.metrics)
     limit_write(iov, count)
     request.written = kernel_write(link.fd, iov, count, 0)
     if request.written != total:
         link.hand_over(request, False)
-    return True
 
 
 cdef int put_buffers(list buffers, iovec *iov) noexcept:
@@ -244,13 +322,14 @@ cdef void wait_as_caller(ProduceRequest request, int patience) noexcept:
     cdef int64_t left
     cdef pollfd fds[2]
     cdef int found
-    cdef Py_ssize_t count
     cdef bint waits_for_another = False
+    link.has_reader = True
+    set_watched(link.watch, link.watched, False)
     while request.state == OF_CALLER:
         left = (end - kernel_clock(0) + 999999) // 1000000
         if left <= 0:
             break
-        fds[0].fd, fds[0].events, fds[0].revents = link.fd, 1, 0
+        fds[0].fd, fds[0].events, fds[0].revents = link.watched, 1, 0
         fds[1].fd, fds[1].events, fds[1].revents = link.wake_event, 1, 0
         if waits_for_another:
             left = 1
@@ -260,7 +339,7 @@ cdef void wait_as_caller(ProduceRequest request, int patience) noexcept:
         got_gil()
         if request.state != OF_CALLER:
             clear_wake_event(link.wake_event)
-            return
+            break
         # The event may have been set for another caller:
         #
         # 1. a stage takes over that caller's request, and sets the event;
@@ -273,24 +352,43 @@ cdef void wait_as_caller(ProduceRequest request, int patience) noexcept:
             break                       # a signal: its handler may run for long
         if not fds[0].revents:
             continue
-        count = kernel_read(link.fd, request.response + request.filled,
-                            sizeof(request.response) - request.filled)
-        if count < 0 and is_no_room(errno):
-            continue
-        if count <= 0:
-            break                       # the Bridge finds the same, and reports it
-        request.filled += <int>count
-        found = settle_as_caller(request)
-        if found != 0:
+        if read_response(request) != 0:
             break
-    link.hand_over(request, False)
+    link.has_reader = False
+    if link.watched >= 0:
+        set_watched(link.watch, link.watched, True)
+    if request.state == OF_CALLER and not settle_response(request, False):
+        link.hand_over(request, False)
 
 
-cdef int settle_as_caller(ProduceRequest request) noexcept:
-    """Settle *request* if the response confirms it.
+cdef int read_response(ProduceRequest request) noexcept:
+    """Read what the socket has. Returns 1 if the response is complete, 0 if not, -1 for the rest.
 
-    Returns 1 if it is settled, 0 if the response is incomplete, and -1 if the stages have to
-    decode it.
+    The Bridge finds the same error or end of the stream, and reports it.
+    """
+    cdef Py_ssize_t count
+    cdef int64_t length
+    cdef CallerLink link = request.path.link
+    count = kernel_read(link.watched, request.response + request.filled,
+                        sizeof(request.response) - request.filled)
+    if count < 0 and is_no_room(errno):
+        return 0
+    if count <= 0:
+        return -1
+    request.filled += <int>count
+    if request.filled < 4:
+        return 0
+    length = 4 + <int64_t>get_be(request.response, 4)
+    if length > <int64_t>sizeof(request.response) or request.filled > length:
+        return -1
+    return request.filled == length
+
+
+cdef bint settle_response(ProduceRequest request, bint in_bridge) noexcept:
+    """Settle *request* if its response is complete and confirms it. Returns whether it has.
+
+    If not, the stages have to decode it. *in_bridge*: the calling thread reports what the lists of
+    the request have afterwards.
     """
     cdef CallerPath path = request.path
     cdef CallerLink link = path.link
@@ -298,48 +396,47 @@ cdef int settle_as_caller(ProduceRequest request) noexcept:
     cdef Chunk chunk = part.chunk
     cdef TopicSlot slot = chunk.origin
     cdef double now
-    cdef int found = read_as_caller(request)
-    if found <= 0:
-        return found
-    if not has_no_callbacks(chunk) or link.watched < 0:
-        return -1
-    # settle_batch() must not run Python code.
+    if not is_response_to(request) or link.watched < 0:
+        return False
+    if not in_bridge and not has_no_callbacks(chunk):
+        return False
+    # settle_request() must not leave the batch as it is, nor run Python code.
+    if path.buffer.failing or path.buffer in path.settler.moved:
+        return False
     if path.buffer.place not in path.settler.metrics.partitions:
-        return -1
+        return False
     now = kernel_clock(0) / <double>_NS
     request.state = OF_CALLER_SETTLED
     link.request = path.request = None
     link.used_at = now
-    if slot is not None:
-        slot.last_path = path
-    set_watched(link.watch, link.watched, True)
+    link.round_trip = now - request.sent
     link.metrics.incoming.record(now, request.filled, 1)
     count_response(path.settler.metrics, request.sent, now, 0, link.metrics)
     settle_request(path.settler, request, now)
-    if request.reports[0] is not None:
-        part.report(None)               # a ReportTo, and threads that wait
-    return 1
+    if request.reports[0] is None:
+        return True
+    if has_no_callbacks(chunk) and not (in_bridge and has_waiters(chunk)):
+        request.reports[0] = None
+        if part.report(None):           # to a ReportTo
+            request.finished[0] = chunk
+    elif slot is not None:
+        # The topic's next message need not wait until the Bridge or Reports has reported these.
+        chunk.reporting = True
+        atomic_add(&slot.reporting, 1)
+    return True
 
 
-cdef int read_as_caller(ProduceRequest request) noexcept:
-    """Read the response. Returns 1 if it confirms the batch, 0 if it is incomplete, else -1."""
+cdef bint is_response_to(ProduceRequest request) noexcept:
+    """Return whether the response is complete, and confirms *request*."""
     cdef const uint8_t *p = request.response
-    cdef int64_t length
     cdef Response r
-    if request.filled < 4:
-        return 0
-    length = <int64_t>get_be(p, 4)
-    if length > <int64_t>sizeof(request.response) - 4:
-        return -1
-    if request.filled < 4 + length:
-        return 0
-    if request.filled > 4 + length or length < 4:
-        return -1
+    if request.filled < 8 or request.filled != 4 + <int64_t>get_be(p, 4):
+        return False
     if <int32_t>get_be(p + 4, 4) != request.correlation_id:
-        return -1
-    r.data, r.at, r.size, r.version = p + 8, 0, length - 4, request.version
+        return False
+    r.data, r.at, r.size, r.version = p + 8, 0, request.filled - 8, request.version
     request.confirmed = confirms(request, 1, &r)
-    return 1 if request.confirmed else -1
+    return request.confirmed
 
 
 def take_callers(slots):

@@ -34,6 +34,7 @@ cdef class Chunk:
     cdef int64_t timeout                # default delivery timeout of its rows, ns
     cdef uint32_t pins                  # readers that are using the payload now
     cdef uint32_t held                  # live handles
+    cdef bint reporting                 # counted by `origin.reporting`
     cdef bint closed, compact
     cdef bint failures                  # a row has failed
     cdef Guard lock

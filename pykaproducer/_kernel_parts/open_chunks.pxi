@@ -14,11 +14,12 @@ cdef class TopicSlot:
     # _let_go().
     cdef int64_t opening
     cdef int64_t in_progress            # chunks taken and not yet settled and reported
-    # For callers that wait: see caller.pxi. None: a stage has not lent it.
+    cdef int64_t reporting              # those of them that wait for Reports only
+    # For callers that send: see caller.pxi. None: a stage has not lent it.
     cdef CallerRoute route
     cdef dict paths                     # partition -> CallerPath
-    cdef int64_t announced_at           # when keep_quiet() last let it be announced (ns)
-    cdef CallerPath last_path           # used by the last message; None: sent by the stages
+    cdef int64_t announced_at           # when drive_if_idle() last let it be announced (ns)
+    cdef CallerPath last_path           # used by the last request; None: the stages took a chunk
 
     def __cinit__(self):
         init_guard(&self.lock)
@@ -264,7 +265,7 @@ cdef class OpenChunks:
             leave_guard(&self.guard)
 
     def _take_all(self):
-        """Take and return the chunks of all topics, also from callers that wait. Lend no more."""
+        """Take and return the chunks of all topics, also those of callers. Lend no more."""
         cdef TopicSlot slot
         cdef list slots = self.all_slots()
         for slot in slots:
@@ -278,21 +279,32 @@ cdef class OpenChunks:
     def _send_open(self, seconds):
         """Send, in this thread, the messages that no stage has taken, if all are in one open chunk.
 
-        Only if no others are in progress; see caller.pxi. *seconds*: how long to wait at most;
-        None: no limit.
+        Before that, wait for the topic's request in flight. Only if no others are in progress; see
+        caller.pxi. *seconds*: how long to wait at most; None: no limit.
         """
         cdef TopicSlot slot, found = None
+        cdef ProduceRequest request
+        cdef int64_t start
+        cdef bint is_driven
         cdef double left = _NO_TIMEOUT if seconds is None else seconds
         if not CALLERS_MAY_SEND:
             return
         for slot in self.all_slots():
-            if slot.in_progress or slot.full:
+            is_driven = driven_request(slot) is not None
+            if slot.full or slot.in_progress > is_driven:
                 return
-            if slot.chunk is not None:
+            if slot.chunk is not None or is_driven:
                 if found is not None:
                     return
                 found = slot
-        if found is not None and left > 0:
+        if found is None or left <= 0:
+            return
+        start = kernel_clock(0)
+        request = driven_request(found)
+        if request is not None and not send_as_caller(found, part_of(request).chunk, left):
+            return
+        left -= (kernel_clock(0) - start) / <double>_NS
+        if found.chunk is not None and left > 0:
             send_as_caller(found, found.chunk, left)
 
     def _is_at_rest(self):
@@ -310,7 +322,7 @@ cdef class OpenChunks:
         return True
 
     def _take_callers(self):
-        """Take the messages for which callers wait, and return their chunks."""
+        """Take the requests of callers that are in flight, and return their chunks."""
         return take_callers(self.all_slots())
 
     def _open_rows(self):

@@ -1,12 +1,12 @@
 # A Produce request: its batches, its frame, and its response if that confirms every batch.
 #
-# Two drivers use it, with the same functions: a Bridge, and a caller that waits for its message
-# (caller.pxi). A response that says anything else is decoded by `decode_produce()` in Python.
+# A Bridge and a caller (caller.pxi) use it with the same functions. Any other response is decoded
+# by `decode_produce()` in Python.
 
 cdef enum RequestState:
     OF_STAGES = 0           # a Bridge writes it, and reads the response
-    OF_CALLER = 1           # a caller has written it, or a part of it, and waits for the response
-    OF_CALLER_SETTLED = 2   # the caller has settled it
+    OF_CALLER = 1           # a caller has written it, or a part of it, and it has no outcome yet
+    OF_CALLER_SETTLED = 2   # it was settled, and never handed over
 
 
 cdef struct Result:
@@ -33,9 +33,9 @@ cdef class ProduceRequest:
     cdef readonly int timeout_ms
     #: Bytes of its batches, and number of their records.
     cdef readonly Py_ssize_t size
-    cdef readonly int64_t rows
+    cdef int64_t rows
     #: Whether the response that was read confirms every batch.
-    cdef readonly bint confirmed
+    cdef bint confirmed
     #: Version and correlation id of a request that a caller has written.
     cdef readonly int version
     cdef readonly int32_t correlation_id
@@ -51,7 +51,8 @@ cdef class ProduceRequest:
     cdef int32_t *buckets
     cdef uint32_t mask
     # What settling it has to report: see RequestSettler.
-    cdef readonly list reports, finished, left
+    cdef readonly list reports, finished
+    cdef list left
     # Of a request that a caller has written.
     cdef CallerPath path
     cdef RequestState state

@@ -20,6 +20,8 @@ cdef bint let_go(Chunk chunk, Slice part) noexcept nogil:
     if last:
         freed += chunk.count * _ROW_COST
         if chunk.origin is not None:
+            if chunk.reporting:
+                atomic_add(&chunk.origin.reporting, -1)
             atomic_add(&chunk.origin.in_progress, -1)
     leave_guard(&chunk.lock)
     chunk.budget.give_back(freed)

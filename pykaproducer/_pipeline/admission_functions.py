@@ -17,7 +17,7 @@ class AdmissionFunctions:
     take: Callable[[TopicSlot], list[Chunk]]
     #: Takes the chunks of all slots, and of all callers.
     take_all: Callable[[], list[Chunk]]
-    #: Takes the chunks that callers have sent and wait for.
+    #: Takes the chunks that callers have sent, and that have no outcome yet.
     take_callers: Callable[[], list[Chunk]]
     #: Releases the slot of a topic; returns False if a message has just arrived in it.
     release_slot: Callable[[str], bool]

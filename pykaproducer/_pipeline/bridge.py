@@ -32,8 +32,6 @@ from pykaproducer._wire.produce import ProduceAnswer, decode_produce, produce_he
 
 #: Maximum number of bytes that another stage's thread may seal and write inline.
 SMALL = 16 << 10
-#: Bytes of the length that precedes a request.
-_LENGTH = 4
 #: From this version of Produce on, it adds its partitions to the open transaction.
 _ADDS_PARTITIONS = 12
 #: From this version of Produce on, a broker that throttles responds at once and the client has to
@@ -128,7 +126,7 @@ class Bridge(SocketWorker[BridgeItem]):
         self._metadata = collaborators.metadata
         self._report = collaborators.report
         self._callers = collaborators.callers
-        #: The connection, as callers use it that wait for their message.
+        #: The connection, as callers use it.
         self.caller_link = CallerLink()
         #: Whether callers may write requests.
         self.lends = False
@@ -145,6 +143,8 @@ class Bridge(SocketWorker[BridgeItem]):
         self._under_way: dict[ProduceRequest, float] = {}
         # When a caller used the connection last, as far as is known.
         self._last_caller = 0.0
+        # A caller's request that was settled, until it is reported.
+        self._settled: ProduceRequest | None = None
 
     def connect(self) -> None:
         """Connect if there is no connection. Called from the BrokerWorker's thread."""
@@ -226,7 +226,8 @@ class Bridge(SocketWorker[BridgeItem]):
         self._report(Up())
 
     def held_items(self) -> Iterable[object]:
-        return list(self._under_way)
+        sent_by_caller = self.caller_link.request
+        return [*self._under_way, *([] if sent_by_caller is None else [sent_by_caller])]
 
     def on_answer(self, event: Answered) -> None:
         request: ProduceRequest = event.request.tag
@@ -295,31 +296,65 @@ class Bridge(SocketWorker[BridgeItem]):
     # Callers -------------------------------------------------------------------------------------
 
     def lend(self) -> float | None:
-        self.take_back()  # again, if there was no memory for it
+        self._report_settled()  # again, if there was no memory for it
+        if self.caller_link.is_handed_over:
+            self._take_over()  # again: there was no memory for it
+        until = self._lendable_until()
+        if until is not None:
+            self.caller_link.lend()
+        while (slot := self.caller_link.drive_waiting(until is not None)) is not None:
+            self._callers.announce(slot)
+            self.caller_link.forget_waiting(slot)
+        return None if until == math.inf else until
+
+    def _lendable_until(self) -> float | None:
+        """Return until when callers may use the connection; None: they may not."""
         connection = self._connection
         if not self.lends or connection is None or not connection.is_idle:
             return None
         until = connection.stale_at
-        if self.clock.monotonic() >= until:
-            return None  # a caller's message would be written to a connection that may be dead
-        self.caller_link.lend()
-        return None if until == math.inf else until
+        # A caller's message would be written to a connection that may be dead.
+        return None if self.clock.monotonic() >= until else until
 
-    def take_back(self) -> None:
-        request = self.caller_link.take_back()
+    def take_back(self) -> bool:
+        link = self.caller_link
+        link.withhold()
+        request, settled = link.request, False
         if request is not None:
-            self._adopt(request)
-            # Not before: there may be no memory for the steps above.
-            self.caller_link.forget_request()
-        quiet = self.caller_link.quiet_slot
-        if quiet is not None:
-            self._callers.announce(quiet)
-            self.caller_link.forget_quiet_slot()
-        if self.caller_link.used_at > self._last_caller:
-            self._last_caller = self.caller_link.used_at
+            # A flush must find its chunk, from before it is settled until it is reported.
+            chunk = request.batches[0].parts[0].chunk
+            self._callers.track(chunk)
+            settled = link.settle()
+            if settled:
+                self._settled = request
+                self._report_settled()
+            elif not self._take_over():
+                # Since it was entered, a caller has settled and reported it.
+                self._callers.untrack(chunk)
+        elif self.lends:
+            link.stop_timer()
+        if link.used_at > self._last_caller:
+            self._last_caller = link.used_at
             self._used_at(self._last_caller)
             if self._connection is not None:
                 self._connection.used(self._last_caller)
+        return settled
+
+    def _report_settled(self) -> None:
+        request = self._settled
+        if request is not None:
+            self._callers.report_settled(request.reports, request.finished)
+            self._settled = None
+
+    def _take_over(self) -> bool:
+        """Adopt the request in flight. Return False if there is none."""
+        request = self.caller_link.take_back()
+        if request is None:
+            return False
+        self._adopt(request)
+        # Not before: there may be no memory for the steps above.
+        self.caller_link.forget_request()
+        return True
 
     def _adopt(self, request: ProduceRequest) -> None:
         """Continue with a request that a caller has begun, as if it had been put into the inbox."""
@@ -365,8 +400,7 @@ class Bridge(SocketWorker[BridgeItem]):
         def encode(version: int, correlation_id: int) -> list[Any]:
             head = produce_head(version, client_id, acks, request.transactional_id)
             buffers = request.frame(version, correlation_id, head)
-            size = _LENGTH + int.from_bytes(memoryview(buffers[0])[:_LENGTH], "big")
-            self.metrics.request_written(request, now, size, self.link())
+            self.metrics.request_written(request, now, sum(map(len, buffers)), self.link())
             return buffers
 
         now = self.clock.monotonic()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pykaproducer._kernel import Chunk, TopicSlot
+from pykaproducer._kernel import Chunk, Slice, TopicSlot
 from pykaproducer._net.transport import Network
 from pykaproducer._pipeline.metadata import Metadata
 from pykaproducer.config import Config
@@ -21,8 +21,14 @@ class CallerHooks:
 
     #: Makes a chunk, which a caller has taken, known to the stages.
     enter: Callable[[Chunk], None]
-    #: Announces a slot with messages, for which no caller has come.
+    #: Announces a slot with messages, which no caller could send.
     announce: Callable[[TopicSlot], object]
+    #: Adds a chunk to those for which a flush waits.
+    track: Callable[[Chunk], None]
+    #: Removes a chunk that a caller has settled and reported.
+    untrack: Callable[[Chunk], None]
+    #: Reports what was settled of a request; see ``Settler``.
+    report_settled: Callable[[list[Slice | None], list[Chunk | None]], None]
 
 
 @dataclass(frozen=True, slots=True)

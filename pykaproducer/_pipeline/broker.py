@@ -98,15 +98,7 @@ class BrokerWorker(Worker[BrokerItem]):
         self._transactional = collaborators.coordinator is not None
         sealer = new_sealer(config, self.batcher, collaborators.compressor, self.metrics)
         self.responses = self._new_response_handler(collaborators, sealer)
-        self._callers = CallerPaths(
-            self,
-            self.bridge,
-            config,
-            metadata,
-            sealer=sealer,
-            settler=self.responses.request_settler,
-            sent=self._sent,
-        )
+        self._callers = self._new_caller_paths(sealer)
         self._builder = RequestBuilder(
             self,
             config=config,
@@ -130,6 +122,17 @@ class BrokerWorker(Worker[BrokerItem]):
         network, callers = collaborators.network, collaborators.callers
         bridge = BridgeCollaborators(self._config, network, self._metadata, self.put, callers)
         return Bridge(context, bridge, self.broker_id)
+
+    def _new_caller_paths(self, sealer: RequestSealer) -> CallerPaths:
+        return CallerPaths(
+            self,
+            self.bridge,
+            self._config,
+            self._metadata,
+            sealer=sealer,
+            settler=self.responses.request_settler,
+            sent=self._sent,
+        )
 
     def _new_response_handler(
         self, collaborators: BrokerWorkerCollaborators, sealer: RequestSealer

@@ -1,9 +1,8 @@
 """The partitions of one broker that callers may use, and the requests that they have begun.
 
-Part of BrokerWorker. A caller that waits for its message sends it itself if the stages have nothing
-to do; ``_kernel_parts/caller.pxi`` describes how. A partition is lent when a response has come and
-nothing of it is pending or in flight. It is taken back before anything else is done with it, and
-its sequence numbers with it.
+Part of BrokerWorker. A caller sends its message itself if the stages have nothing to do;
+``_kernel_parts/caller.pxi`` describes how. A partition is lent when a response has come and nothing
+of it is pending or in flight. It is taken back before a stage does anything with it.
 """
 
 from __future__ import annotations
@@ -12,10 +11,6 @@ from collections.abc import Callable
 from typing import Final
 
 from pykaproducer._kernel import (
-    BATCH_HEADER,
-    CALLER_BYTES,
-    CALLER_ROWS,
-    RECORD_OVERHEAD,
     CallerPath,
     ProduceRequest,
     RequestSealer,
@@ -34,8 +29,6 @@ from pykaproducer.config import Config
 _PAUSE: Final = 0.01, 1.0
 #: The pause is the shortest one again after this number of requests without a hand-over.
 _WORTHWHILE: Final = 20
-#: The largest batch of a caller: with a lower limit, the stages would divide it.
-_LARGEST: Final = BATCH_HEADER + CALLER_BYTES + CALLER_ROWS * RECORD_OVERHEAD
 
 
 class CallerPaths:
@@ -67,14 +60,7 @@ class CallerPaths:
         self._lent: set[PartitionBuffer] = set()
         self._not_before = 0.0
         self._pause = _PAUSE[0]
-        most = config.batch_max_messages
-        self._lends = (
-            worker.clock.is_real
-            and config.acks != 0
-            and config.linger_ms == 0
-            and min(config.batch_size, config.max_request_size) >= _LARGEST
-            and (most == 0 or most >= CALLER_ROWS)
-        )
+        self._lends = worker.clock.is_real and config.acks != 0 and config.linger_ms == 0
 
     @property
     def lent(self) -> bool:
@@ -128,7 +114,7 @@ class CallerPaths:
         assert path is not None, "it was lent"
         begun = path.withdraw()
         if begun is not None:
-            is_worthwhile = path.sent > _WORTHWHILE
+            is_worthwhile = path.n_sent > _WORTHWHILE
             self._pause = _PAUSE[0] if is_worthwhile else min(2 * self._pause, _PAUSE[1])
             self._not_before = self._clock.monotonic() + self._pause
             self._sent(begun)

@@ -58,7 +58,7 @@ class DispatcherCollaborators:
     config: Config
     #: Takes the open chunks of a slot.
     take: Callable[[TopicSlot], list[Chunk]]
-    #: Takes the chunks that callers have sent and wait for.
+    #: Takes the chunks that callers have sent, and that have no outcome yet.
     take_callers: Callable[[], list[Chunk]]
     #: Releases the slot of a topic's open chunk; returns False if a message has just arrived in it.
     release_slot: Callable[[str], bool]

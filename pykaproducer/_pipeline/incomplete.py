@@ -1,8 +1,8 @@
 """Accepted chunks that are not yet settled and reported: ``flush()`` waits for them.
 
-Chunks are tracked, not messages: a chunk enters when the dispatcher takes it, or when a caller
-hands its request over, and leaves when its last row is settled and its last callback has run. (A
-chunk that a caller settles never enters.)
+Chunks are tracked, not messages: a chunk enters when the dispatcher takes it, or when the Bridge
+settles or adopts a caller's request, and leaves when its last row is settled and its last callback
+has run. (A chunk that a caller settles never enters.)
 
 Guarantees: when :meth:`IncompleteChunks.wait` returns true, every chunk that was taken before the
 barrier is settled and reported. Later chunks do not extend the wait.

@@ -138,8 +138,12 @@ class SocketWorker(Worker[Item]):
         """
         return None
 
-    def take_back(self) -> None:
-        """Let callers no longer use the connection: this thread runs the stage again."""
+    def take_back(self) -> bool:
+        """Let callers no longer use the connection: this thread runs the stage again.
+
+        Return whether this has dealt with what the socket had.
+        """
+        return False
 
     # For subclasses and other stages -------------------------------------------------------------
 
@@ -370,13 +374,18 @@ class SocketWorker(Worker[Item]):
         if self._busy:
             self._busy = False
             until = earlier(until, self.clock.monotonic() + _DOZE)
-        until = self._sleeps_until = earlier(until, self.lend())
-        self._running.release()
-        try:
-            return self.clock.select(selector, until, wake)
-        finally:
-            self._running.acquire()
-            self.take_back()
+        while True:
+            self._sleeps_until = earlier(until, self.lend())
+            self._running.release()
+            try:
+                ready = self.clock.select(selector, self._sleeps_until, wake)
+            finally:
+                self._running.acquire()
+                is_done = self.take_back()
+            # An item in the inbox, and a deadline, come before the next request of a caller.
+            is_late = until is not None and self.clock.monotonic() >= until
+            if not is_done or self._items or is_late:
+                return ready
 
     def _connect(self, connection: Connection) -> None:
         address = self.next_address()

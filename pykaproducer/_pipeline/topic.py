@@ -95,7 +95,7 @@ class TopicWorker(Worker[Item]):
         self._partitions: dict[int, PartitionWorker] = {}
         self._paths: dict[int, PartitionPath] = {}
         self._weigh_again = 0.0
-        # The view with which callers that wait partition their messages.
+        # The view with which callers partition their messages.
         self._lent_view: TopicView | None = None
         # Rows for partitions that are not in the view, with the time since when each slice waits.
         self._unknown: deque[tuple[Slice, float]] = deque()
@@ -175,13 +175,16 @@ class TopicWorker(Worker[Item]):
             borrowed.give_back()
 
     def _lend_route(self, chunk: Chunk, view: TopicView) -> None:
-        """Let callers that wait partition their messages, with *view*."""
+        """Let callers partition their messages, with *view*."""
         partitioner = self._partitioner
         if view is self._lent_view or not isinstance(partitioner, Partitioner):
             return
         slot = chunk.slot  # None once its last row is reported, which may be at any moment
         if slot is not None and self.clock.is_real:
-            slot.lend_route(CallerRoute(partitioner, self._metadata, view, self.metrics))
+            drives = not self._has_own_thread
+            slot.lend_route(
+                CallerRoute(partitioner, self._metadata, view, self.metrics, drives=drives)
+            )
             self._lent_view = view
 
     def _split(self, chunk: Chunk, view: TopicView) -> tuple[list[Slice], Slice | None]:

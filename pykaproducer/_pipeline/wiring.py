@@ -231,7 +231,13 @@ class Pipeline:
             is_flushing=self.is_flushing,
             held=self.dispatcher.held,
             take_held=self._take_held,
-            callers=CallerHooks(self._enter_taken, self.dispatcher.announce),
+            callers=CallerHooks(
+                enter=self._enter_taken,
+                announce=self.dispatcher.announce,
+                track=self.incomplete.enter,
+                untrack=self.incomplete.leave,
+                report_settled=self.settler.report_settled,
+            ),
             coordinator=self.coordinator,
             end_unused=self.brokers.end_unused,
         )

@@ -24,7 +24,7 @@ A user thread always sets the event, and sets it again if it is interrupted befo
 **Inline.** Handing an item to a sleeping thread costs 15 to 20 us, and more while user code holds
 the GIL. Therefore the calling thread runs an idle stage itself if it is the thread of another stage
 and ``can_run_inline`` returns true. A user thread never does, because a KeyboardInterrupt may be
-raised there between any two bytecodes. (What a caller that waits does for the stages is compiled:
+raised there between any two bytecodes. (What a caller that sends does for the stages is compiled:
 ``_kernel_parts/caller.pxi``.) Every thread that runs a stage holds its ``_running`` lock,
 including the stage's own thread. Other threads only try to take it, so no deadlock can arise. The
 order is preserved:

@@ -226,7 +226,11 @@ _MODELS = {_FIRST: TransactionalModelBefore, _SECOND: TransactionalModel}
 #: What is broken: the protocols in which it is found, what is replaced, and the promise.
 RULES: dict[str, tuple[str, type[TransactionMachine] | dict[str, Any], str]] = {
     # The state machine itself may notice the answer to the request that it has forgotten.
-    "an end before partitions are added": (_FIRST, HastyMachine, r"T\d|an answer to request"),
+    "an end before partitions are added": (
+        _FIRST,
+        HastyMachine,
+        r"T\d|an answer to request|one request",
+    ),
     "an abort keeps the epoch of unconfirmed batches": (_FIRST, ThriftyMachine, r"T\d|reported"),
     "a commit does not wait for rows": (_BOTH, ImpatientMachine, r"T\d"),
     "a commit does not wait for offsets": (_SECOND, CarelessMachine, r"T\d"),

@@ -1,0 +1,252 @@
+"""A thread that sends writes its message itself, and the Bridge settles it."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import threading
+from typing import Any
+
+import pytest
+
+from pykaproducer import Delivery, DeliveryTimeoutError, ForkedProducerError, Producer, Status
+from pykaproducer._kernel import Chunk
+from pykaproducer._pipeline.bridge import Connect
+from pykaproducer.testing import ScriptedCluster
+from pykaproducer.testing.scripted import Drop, Hold, Refuse
+from tests._support.callers import needs_callers
+
+from .helper import FAST, SOON, log, numbers, pipeline_of, running, until
+from .test_callers import BOTH, is_waiting, last_caller, waiting_caller, warm
+
+pytestmark = needs_callers
+
+
+class Outcomes:
+    """A callback that keeps the outcomes."""
+
+    def __init__(self) -> None:
+        self.found: list[tuple[Any, Delivery]] = []
+        self.threads: set[str] = set()
+
+    def __call__(self, error: Any, delivery: Delivery) -> None:
+        self.threads.add(threading.current_thread().name)
+        self.found.append((error, delivery))
+
+    def wait(self, count: int) -> list[tuple[Any, Delivery]]:
+        until(lambda: len(self.found) >= count)
+        return self.found
+
+
+def driven(producer: Producer, value: bytes, on_delivery: Any) -> None:
+    """Send *value* until the sending thread has written one, and once more with *on_delivery*."""
+    outcomes = Outcomes()
+    for _ in range(1000):
+        before = last_caller(producer)
+        producer.send("t", value, on_delivery=outcomes)
+        outcomes.wait(len(outcomes.found) + 1)
+        if last_caller(producer) > before:
+            break
+    else:
+        raise AssertionError("no thread has written its message")
+    producer.send("t", value, on_delivery=on_delivery)
+
+
+@BOTH
+def test_a_callback_gets_the_outcome_in_the_reports_thread(idempotent: bool) -> None:
+    with running(topics={"t": 1}, enable_idempotence=idempotent) as (cluster, p):
+        count = warm(p)
+        outcomes, before = Outcomes(), last_caller(p)
+        for number, value in enumerate(numbers(200), 1):
+            p.send("t", value, on_delivery=outcomes)
+            outcomes.wait(number)
+        assert last_caller(p) > before
+        assert [error for error, _ in outcomes.found] == [None] * 200
+        assert [d.offset for _, d in outcomes.found] == list(range(count, count + 200))
+        assert all("reports" in name for name in outcomes.threads)
+        assert log(cluster)[count:] == numbers(200)
+        p.flush(SOON)
+        assert p._budget.used == 0
+
+
+@BOTH
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_a_burst_keeps_its_order(idempotent: bool, partitions: int) -> None:
+    with running(topics={"t": partitions}, enable_idempotence=idempotent) as (cluster, p):
+        for partition in range(partitions):
+            warm(p, partition=partition)
+        outcomes = Outcomes()
+        for size in (1, 2, 5, 70, 3, 1) * 5:
+            first = len(outcomes.found)
+            for number in range(size):
+                p.send(
+                    "t",
+                    b"%d" % (first + number),
+                    partition=number % partitions,
+                    on_delivery=outcomes,
+                )
+            outcomes.wait(first + size)
+        assert [error for error, _ in outcomes.found if error] == []
+        for partition in range(partitions):
+            values = [int(v) for v in log(cluster, "t", partition) if v != b"warm"]
+            assert values == sorted(set(values))
+        assert p._budget.used == 0
+
+
+def test_topics_take_turns_on_a_connection() -> None:
+    names = [f"t{number}" for number in range(5)]
+    with running(topics=dict.fromkeys(names, 1)) as (cluster, p):
+        for name in names:
+            warm(p, topic=name)
+        outcomes = Outcomes()
+        for number in range(200):
+            p.send(names[number % 5], b"%d" % number, on_delivery=outcomes)
+        outcomes.wait(200)
+        for place, name in enumerate(names):
+            values = [v for v in log(cluster, name) if v != b"warm"]
+            assert values == [b"%d" % number for number in range(place, 200, 5)]
+
+
+def test_an_error_reaches_the_callback() -> None:
+    with running(topics={"t": 1}) as (cluster, p):
+        warm(p)
+        outcomes = Outcomes()
+        cluster.next("produce", Refuse(10))
+        p.send("t", b"it", on_delivery=outcomes)
+        ((error, _),) = outcomes.wait(1)
+        assert "MESSAGE_SIZE_TOO_LARGE" in str(error)
+        assert p.send("t", b"after").result(SOON)
+
+
+@BOTH
+@pytest.mark.parametrize("appended", [False, True])
+def test_a_lost_connection(idempotent: bool, appended: bool) -> None:
+    with running(topics={"t": 1}, enable_idempotence=idempotent, **FAST) as (cluster, p):
+        count = warm(p)
+        outcomes = Outcomes()
+        cluster.next("produce", Drop(appended=appended))
+        p.send("t", b"it", on_delivery=outcomes)
+        p.send("t", b"after", on_delivery=outcomes)
+        outcomes.wait(2)
+        assert [error for error, _ in outcomes.found] == [None, None]
+        found = log(cluster)[count:]
+        assert found[-1] == b"after"
+        assert found == [b"it", b"after"] or not idempotent
+
+
+def test_a_message_expires_while_no_thread_waits_for_it() -> None:
+    with running(topics={"t": 1}, delivery_timeout_ms=500) as (cluster, p):
+        warm(p)
+        outcomes, hold = Outcomes(), Hold()
+        cluster.next("produce", hold)
+        p.send("t", b"it", on_delivery=outcomes)
+        ((error, _),) = outcomes.wait(1)
+        hold.release()
+        assert isinstance(error, DeliveryTimeoutError)
+        assert error.status is Status.POSSIBLY_PERSISTED
+
+
+def test_a_flush_waits_for_the_callback() -> None:
+    with running(topics={"t": 1}) as (_, p):
+        warm(p)
+        gate, flushed = threading.Event(), threading.Event()
+        started = threading.Event()
+
+        def slow(error: Any, delivery: Delivery) -> None:
+            started.set()
+            gate.wait(SOON)
+
+        driven(p, b"it", slow)
+        started.wait(SOON)
+        thread = threading.Thread(target=lambda: (p.flush(SOON), flushed.set()))
+        thread.start()
+        assert not flushed.wait(0.05)
+        gate.set()
+        thread.join(SOON)
+        assert flushed.is_set()
+
+
+def test_a_caller_settles_its_message_while_the_bridge_takes_the_connection_back() -> None:
+    with running(topics={"t": 1}) as (cluster, p):
+        warm(p)
+        (broker,) = pipeline_of(p).brokers.all()
+        hooks = broker.bridge._callers
+        with waiting_caller(cluster, p) as (hold, delivery, result):
+
+            def track(chunk: Chunk) -> None:
+                hooks.track(chunk)
+                hold.release()
+                until(delivery.settled)
+
+            until(lambda: is_waiting(p))
+            broker.bridge._callers = dataclasses.replace(hooks, track=track)
+            broker.bridge.put(Connect())
+            result.result(SOON)
+        until(lambda: not pipeline_of(p).incomplete.chunks())
+
+
+@pytest.mark.parametrize("end", ["close", "abort"])
+def test_the_producer_ends_with_a_request_in_flight(end: str) -> None:
+    with ScriptedCluster(topics={"t": 1}) as cluster:
+        p = cluster.producer()
+        count = warm(p)
+        outcomes, hold = Outcomes(), Hold()
+        cluster.next("produce", hold)
+        p.send("t", b"it", on_delivery=outcomes)
+        hold.wait_until_held()
+        if end == "abort":
+            p.abort()
+            hold.release()
+        else:
+            threading.Thread(target=hold.release).start()
+            p.close(SOON)
+        ((error, delivery),) = outcomes.found
+        assert (error is None) == (end == "close")
+        assert delivery.status is (
+            Status.PERSISTED if end == "close" else Status.POSSIBLY_PERSISTED
+        )
+        assert log(cluster)[count:] in ([b"it"], [])
+
+
+@pytest.mark.scripted
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_fork_with_a_request_in_flight() -> None:
+    with running(topics={"t": 1}) as (cluster, p):
+        count = warm(p)
+        hold = Hold()
+        cluster.next("produce", hold)
+        delivery = p.send("t", b"it")
+        hold.wait_until_held()
+        child = os.fork()
+        if child == 0:
+            try:
+                delivery.result(0.1)
+            except ForkedProducerError:
+                os._exit(7)
+            os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        hold.release()
+        assert delivery.result(SOON).offset == count
+        assert log(cluster)[count:] == [b"it"]
+
+
+def test_a_request_in_flight_is_in_the_stats() -> None:
+    with running(topics={"t": 1}) as (cluster, p):
+        warm(p)
+        hold = Hold()
+        cluster.next("produce", hold)
+        delivery = p.send("t", b"it")
+        hold.wait_until_held()
+        assert sum(stage["rows"] for stage in p.stats()["stages"]) == 1
+        hold.release()
+        delivery.result(SOON)
+
+
+def test_with_threads_of_their_own_send_leaves_the_message_to_the_stages() -> None:
+    with running(topics={"t": 1}, stage_threads="own") as (_, p):
+        warm(p)
+        outcomes, before = Outcomes(), last_caller(p)
+        for number in range(1, 50):
+            p.send("t", b"it", on_delivery=outcomes)
+            outcomes.wait(number)
+        assert last_caller(p) == before
