@@ -69,15 +69,18 @@ def start(run: str, *directories: str) -> subprocess.Popen[bytes]:
 
 def main(run: str, *directories: str) -> None:
     """Wait for the end of the run, and remove what is left of it."""
-    controller = os.getppid()
+    controller, ready = os.getppid(), []
     # A forked child of a test may hold a copy of the pipe's other end.
-    while os.getppid() == controller and not select.select([sys.stdin], [], [], 1.0)[0]:
+    while os.getppid() == controller and not (ready := select.select([0], [], [], 1.0)[0]):
         pass
+    # At the end of the pipe the controller is ending, but may be our parent for a moment still.
+    is_told = bool(ready) and os.read(0, 1) != b""
     kill(**{RUN: run})
     deadline = time.monotonic() + _PATIENCE
     while time.monotonic() < deadline:
         # A guard does not end before its owner, which may be the controller.
-        ending = os.getppid() != controller and processes_of(guards=True, **{RUN: run})
+        has_ended = not is_told or os.getppid() != controller
+        ending = has_ended and processes_of(guards=True, **{RUN: run})
         for directory in directories:
             shutil.rmtree(directory, ignore_errors=True)
         if not ending and not any(map(os.path.lexists, directories)):
