@@ -41,6 +41,19 @@ def test_equal_calls_share_the_outcome(protocol: int) -> None:
 
 
 @BOTH
+def test_each_caller_waits_until_its_own_deadline(protocol: int) -> None:
+    driver = at(S.IN_TRANSACTION, protocol)
+    driver.do(driver.machine.commit("late", 0.0, 5.0))
+    driver.do(driver.machine.commit("soon", 0.0, 1.0))
+    driver.settle()
+    driver.wait()
+    assert driver.failure("soon").kind is FailureKind.TIMEOUT
+    assert "late" not in driver.answers
+    driver.end()
+    assert driver.answers["late"].outcome is COMMITTED
+
+
+@BOTH
 def test_offsets_are_a_call_like_the_others(protocol: int) -> None:
     driver = at(S.IN_TRANSACTION, protocol)
     machine = driver.machine
