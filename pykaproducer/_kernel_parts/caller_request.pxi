@@ -268,7 +268,7 @@ cdef bint is_unchanged(TopicSlot slot, Chunk chunk, ProduceRequest request) noex
 
 
 cdef void write_as_caller(ProduceRequest request, BatchState batch) noexcept:
-    """Write *request*. What the socket does not take is left to the Bridge."""
+    """Write *request*. If the socket takes only a part of it, the Bridge writes the rest."""
     cdef CallerPath path = request.path
     cdef CallerLink link = path.link
     cdef Chunk chunk = (<Slice>batch.parts[0]).chunk

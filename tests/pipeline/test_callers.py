@@ -557,20 +557,25 @@ def test_a_signal_handler_uses_the_producer_while_its_thread_waits(action: str) 
         assert log(cluster)[count:] == expected
 
 
+def assert_only_the_parents(delivery: Delivery) -> None:
+    """Check that a forked child gets no outcome of *delivery*."""
+    child = os.fork()
+    if child == 0:
+        try:
+            delivery.result(0.1)
+        except ForkedProducerError:
+            os._exit(7)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
 @pytest.mark.scripted
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_fork_while_a_caller_waits() -> None:
     with ScriptedCluster(topics={"t": 1}) as cluster, cluster.producer() as p:
         count = warm(p)
         with waiting_caller(cluster, p) as (hold, held, future):
-            child = os.fork()
-            if child == 0:
-                try:
-                    held.result(0.1)
-                except ForkedProducerError:
-                    os._exit(7)
-                os._exit(1)
-            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+            assert_only_the_parents(held)
             hold.release()
             assert future.result(SOON).offset == count
         p.send("t", b"after").result(SOON)
