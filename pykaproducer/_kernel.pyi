@@ -893,6 +893,18 @@ def read_into(fd: int, into: memoryview) -> int | None:
     """
 
 @final
+class WakeEvent:
+    """An auto-reset event on which a stage's thread sleeps."""
+
+    @property
+    def is_set(self) -> bool:
+        """Whether it is set and has not been consumed yet."""
+    def set(self) -> None:
+        """Set the event: wake the waiting thread, or let its next wait return at once."""
+    def wait(self, timeout: float = -1) -> bool:
+        """Wait until it is set, for at most *timeout* seconds. Called by ``Clock.wait()``."""
+
+@final
 class Poker:
     """Sends a byte to the non-blocking socket *fd*, unless one has been sent and not read yet."""
 
@@ -1132,6 +1144,16 @@ def this_thread_runs_stages(runs: bool) -> None:
     """Record whether the calling thread belongs to a stage. Its callbacks must not wait."""
 
 @final
+class ReportsInbox:
+    """The inbox of the stage Reports, for a Bridge that settles a caller's request."""
+
+    #: Whether the stage has a thread, and calls callbacks.
+    is_open: bool
+    def __init__(
+        self, put: Callable[[Slice], None], wake_event: WakeEvent, incomplete: Any
+    ) -> None: ...
+
+@final
 class CallerLink:
     """The connection of a Bridge, as callers use it."""
 
@@ -1144,6 +1166,8 @@ class CallerLink:
     has_reader: bool
     #: When a caller used it last (monotonic seconds); 0: never.
     used_at: float
+    #: A request that was settled and is not reported yet.
+    unreported: ProduceRequest | None
     def attach(self, fd: int, wakeup: int) -> bool:
         """Watch the socket *fd* of a new connection. Return False if the system refuses that.
 
@@ -1151,8 +1175,20 @@ class CallerLink:
         """
     def detach(self) -> None:
         """Forget the socket, which is about to be closed."""
-    def use(self, version: int, head: bytes, metrics: ConnectionMetrics) -> None:
-        """Have callers write requests of *version* with *head*, and count them in *metrics*."""
+    def use(
+        self, version: int, head: bytes, metrics: ConnectionMetrics, inbox: ReportsInbox
+    ) -> None:
+        """Have callers write requests of *version* with *head*, and count them in *metrics*.
+
+        *inbox*: for what is settled while the Bridge waits in :meth:`poll`.
+        """
+    def poll(self, watched: list[tuple[int, int]], timeout_ms: int) -> list[int]:
+        """Wait as :func:`poll_events`, and settle and report callers' requests. For the Bridge.
+
+        Returns when anything else happens. Meanwhile no Python code runs, but that of codecs.
+        """
+    def reported(self) -> None:
+        """Forget the request that was settled and not reported."""
     def lend(self) -> None:
         """Let a caller use the socket, until :meth:`take_back`. No request is in flight."""
     def withhold(self) -> bool:

@@ -86,6 +86,11 @@ cdef extern from "Python.h":
     void PyObject_GC_Track(PyObject *o)
     void PyObject_GC_UnTrack(PyObject *o)
     bint PyObject_GC_IsTracked(PyObject *o)
+    void *PyThread_allocate_lock()
+    void PyThread_free_lock(void *lock)
+    # Returns 0: not acquired; 1: acquired; 2: interrupted by a signal.
+    int PyThread_acquire_lock_timed(void *lock, long long us, int interruptible) nogil
+    void PyThread_release_lock(void *lock) nogil
 
 include "_kernel_parts/c_helpers.pxi"
 include "_kernel_parts/gil_handoff.pxi"

@@ -126,6 +126,53 @@ def this_thread_runs_stages(bint runs):
 
 
 @cython.final
+cdef class ReportsInbox:
+    """The inbox of the stage Reports, for a Bridge that settles a caller's request.
+
+    *put*: appends a slice to it. *wake_event*: wakes the stage. *incomplete*: the chunks for which
+    a flush waits. Compiled, because Python code between the response and the callback would cost
+    more than the rest.
+    """
+
+    cdef object put, incomplete
+    cdef dict live
+    cdef WakeEvent wake_event
+    #: Whether the stage has a thread, and calls callbacks.
+    cdef public bint is_open
+
+    def __init__(self, put, WakeEvent wake_event not None, incomplete):
+        self.put = put
+        self.wake_event = wake_event
+        self.incomplete = incomplete
+        self.live = incomplete.live
+
+    cdef bint enter(self, Chunk chunk) except -1:
+        """Add *chunk* to those for which a flush waits, before it is settled.
+
+        Returns False if it is to be reported by the functions in Python.
+        """
+        if not self.is_open or self.incomplete.watches_outcomes:
+            return False
+        self.live[chunk.serial] = chunk
+        return True
+
+    cdef WakeEvent report(self, Slice part):
+        """Report settled rows, which are all rows of a chunk that was entered.
+
+        Returns an event, if it is to be set.
+        """
+        if has_waiters(part.chunk):
+            wake_waiters(part)
+        if not has_callbacks(part.chunk) and not has_failures(part.chunk):
+            if part.finish():
+                self.incomplete.leave(part.chunk)
+            return None
+        self.put(part)
+        want_gil()
+        return self.wake_event
+
+
+@cython.final
 cdef class CallerLink:
     """The connection of a Bridge, as callers use it. Linux only: otherwise it is never usable.
 
@@ -148,6 +195,10 @@ cdef class CallerLink:
     cdef double round_trip              # of the last request (seconds)
     cdef list waiting                   # slots whose messages wait for the response
     cdef readonly double used_at        # when a caller used it last (monotonic seconds)
+    cdef ReportsInbox inbox
+    cdef WakeEvent reports              # to be set, as Reports has something to report
+    #: A request that was settled and is not reported yet.
+    cdef readonly ProduceRequest unreported
 
     def __cinit__(self):
         self.waiting = []
@@ -193,8 +244,13 @@ cdef class CallerLink:
             end_watch(self.watch, self.watched)
             self.watched = -1
 
-    def use(self, int version, bytes head not None, ConnectionMetrics metrics not None):
-        """Have callers write requests of *version* with *head*, and count them in *metrics*."""
+    def use(self, int version, bytes head not None, ConnectionMetrics metrics not None,
+            ReportsInbox inbox not None):
+        """Have callers write requests of *version* with *head*, and count them in *metrics*.
+
+        *inbox*: for what is settled while the Bridge waits in :meth:`poll`.
+        """
+        self.inbox = inbox
         self.version = version
         self.head = head
         self.metrics = metrics
@@ -224,7 +280,68 @@ cdef class CallerLink:
         """Forget the request that :meth:`take_back` has returned: it was adopted."""
         self.request = None
 
-    def settle(self):
+    def poll(self, list watched not None, int timeout_ms):
+        """Wait as :func:`poll_events`, and settle and report callers' requests. For the Bridge.
+
+        Returns when anything else happens. Meanwhile no Python code runs, but that of codecs.
+        """
+        cdef int64_t end = kernel_clock(0) + <int64_t>timeout_ms * 1000000
+        cdef list events = polled_events(watched, timeout_ms)
+        cdef WakeEvent reports
+        while self.is_all(watched, events):
+            if not self.settle_and_report():
+                break
+            reports, self.reports = self.reports, None
+            if self.waiting:
+                if reports is not None:
+                    set_event(reports)
+                    reports = None
+                if self.drive_waiting(self.fd >= 0) is not None:
+                    break               # the Bridge announces it
+            if timeout_ms >= 0:
+                timeout_ms = max(0, (end - kernel_clock(0) + 999999) // 1000000)
+            events = polled_events(watched, timeout_ms, reports)
+        return events
+
+    cdef bint is_all(self, list watched, list events) except -1:
+        """Return whether nothing but `watch` is ready."""
+        cdef Py_ssize_t i
+        cdef bint found = False
+        for i in range(len(events)):
+            if events[i]:
+                if watched[i][0] != self.watch:
+                    return False
+                found = True
+        return found
+
+    cdef bint settle_and_report(self) except -1:
+        """Do what the Bridge does in ``take_back()``, if the request is settled and reported."""
+        cdef ProduceRequest request = self.request
+        cdef Chunk chunk
+        cdef bint settled = False
+        if request is None or request.state != OF_CALLER or self.inbox is None:
+            return False
+        chunk = part_of(request).chunk
+        try:
+            # A flush must find it, from before it is settled until it is reported.
+            if not self.inbox.enter(chunk):
+                return False
+            settled = self.settle()
+        finally:
+            if not settled or request.reports[0] is None:
+                self.inbox.live.pop(chunk.serial, None)
+        if not settled:
+            return False
+        if request.reports[0] is not None:
+            self.reports = self.inbox.report(<Slice>request.reports[0])
+        self.unreported = None
+        return True
+
+    def reported(self):
+        """Forget the request that was settled and not reported."""
+        self.unreported = None
+
+    cpdef bint settle(self):
         """Settle the request in flight if its response is here and confirms it. For the Bridge.
 
         Returns whether it is settled. What is to be reported is in the request.
@@ -234,6 +351,7 @@ cdef class CallerLink:
             return False
         if read_response(request) <= 0 or not settle_response(request, True):
             return False
+        self.unreported = request       # until it is reported, in case there is no memory
         if self.has_reader:
             set_wake_event(self.wake_event)
         return True

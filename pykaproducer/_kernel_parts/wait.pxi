@@ -41,9 +41,15 @@ def poll_events(list watched not None, int timeout_ms):
     -1 waits forever. Returns the events of each descriptor, all 0 after a timeout or a signal.
     Raises ValueError for more than MOST_WATCHED descriptors, and OSError.
     """
+    return polled_events(watched, timeout_ms)
+
+
+cdef list polled_events(list watched, int timeout_ms, WakeEvent first=None):
+    """*first*: is set once the GIL is released, so that the thread need not wait for it."""
     cdef pollfd fds[MOST_WATCHED]
     cdef int count = len(watched), i, found, problem
     cdef list events = []
+    cdef bint wakes = first is not None
     if count > MOST_WATCHED:
         raise ValueError(f"cannot poll {count} descriptors: the maximum is {MOST_WATCHED}")
     for i in range(count):
@@ -51,6 +57,8 @@ def poll_events(list watched not None, int timeout_ms):
             fds[i].fd, fds[i].events = watched[i]
         fds[i].revents = 0
     with nogil:
+        if wakes:
+            set_event(first)
         found = kernel_poll(fds, count, timeout_ms)
         problem = errno
         want_gil()
@@ -81,6 +89,69 @@ def read_into(int fd, into):
             return None
         raise OSError(problem, "cannot read from the socket")
     return count
+
+
+@cython.final
+cdef class WakeEvent:
+    """An auto-reset event on which a stage's thread sleeps.
+
+    It stays set until the thread consumes it. Setting it again before that has no further effect.
+    Only one thread waits for it, through :meth:`Clock.wait`. Any thread may set it, and so may a
+    signal handler that interrupts a thread while it sets the event.
+
+    A ``queue.SimpleQueue`` of tokens is not used, because its ``get`` with a timeout may wait
+    forever, which would stop a stage. Seen in CPython 3.11:
+
+    1. the queue is empty, and its lock happens to be free;
+    2. the timeout expires while ``get`` acquires the lock;
+    3. the remaining time is negative, which counts as no timeout.
+    """
+
+    cdef void *lock                     # locked while the event is not set, and soon after
+    cdef int value                      # 1: it is set
+
+    def __cinit__(self):
+        self.lock = PyThread_allocate_lock()
+        if self.lock == NULL:
+            raise MemoryError()
+        PyThread_acquire_lock_timed(self.lock, 0, 0)
+
+    def __dealloc__(self):
+        if self.lock != NULL:
+            PyThread_free_lock(self.lock)
+
+    @property
+    def is_set(self):
+        """Return whether it is set and has not been consumed yet."""
+        return load_int(&self.value) != 0
+
+    def set(self):
+        """Set the event: wake the waiting thread, or let its next wait return at once."""
+        set_event(self)
+
+    def wait(self, double timeout=-1):
+        """Wait until it is set, for at most *timeout* seconds. Called by :meth:`Clock.wait`."""
+        cdef int64_t end = kernel_clock(0) + <int64_t>(timeout * _NS)
+        cdef int64_t left = -1
+        cdef int found
+        while True:
+            if timeout >= 0:
+                left = max(0, (end - kernel_clock(0)) // 1000)
+            with nogil:
+                found = PyThread_acquire_lock_timed(self.lock, left, 1)
+            if found == 1:
+                # Not lost: who finds it set and leaves it so has put an item before, and the
+                # waiting thread looks for items after this.
+                exchange_int(&self.value, 0)
+                return True
+            if found == 0:
+                return False
+            PyErr_CheckSignals()
+
+
+cdef inline void set_event(WakeEvent event) noexcept nogil:
+    if not exchange_int(&event.value, 1):
+        PyThread_release_lock(event.lock)
 
 
 @cython.final

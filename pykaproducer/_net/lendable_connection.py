@@ -30,7 +30,7 @@ class LendableConnection(Connection):
             return None
         self._link = link
         try:
-            self._selector.watch_instead(transport, link.watch)
+            self._selector.watch_instead(transport, link)
         except MemoryError:
             return None
         return self._session.versions.get(api_key)

@@ -23,12 +23,12 @@ class Poller(selectors.BaseSelector):
         # The keys, and the arguments of poll_events(), in the same order.
         self._order: list[selectors.SelectorKey] = []
         self._asked: list[tuple[int, int]] = []
-        # Descriptors to poll instead of the file object's own: see watch_instead().
-        self._instead: dict[Any, int] = {}
+        # What is polled instead of the file object's own descriptor: see watch_instead().
+        self._instead: dict[Any, _kernel.CallerLink] = {}
 
-    def watch_instead(self, fileobj: Any, fd: int) -> None:
-        """Poll *fd* to learn when the registered *fileobj* can be read."""
-        self._instead[fileobj] = fd
+    def watch_instead(self, fileobj: Any, link: _kernel.CallerLink) -> None:
+        """Have *link* wait, and its ``watch`` tell when the registered *fileobj* can be read."""
+        self._instead[fileobj] = link
         self.modify(fileobj, self._keys[fileobj].events)  # without memory, only from the next time
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
@@ -59,13 +59,17 @@ class Poller(selectors.BaseSelector):
     def _polled(self, key: selectors.SelectorKey) -> int:
         if key.events != selectors.EVENT_READ:
             return key.fd
-        return self._instead.get(key.fileobj, key.fd)
+        link = self._instead.get(key.fileobj)
+        return key.fd if link is None else link.watch
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         # Rounded up: if rounded down, it would repeatedly return before the deadline.
         milliseconds = -1 if timeout is None else math.ceil(max(0.0, timeout) * 1000)
         ready = []
-        found_events = _kernel.poll_events(self._asked, milliseconds)
+        wait = _kernel.poll_events
+        for link in self._instead.values():
+            wait = link.poll
+        found_events = wait(self._asked, milliseconds)
         for key, events in zip(self._order, found_events, strict=True):
             if events and (found := _ready(events) & key.events):
                 ready.append((key, found))

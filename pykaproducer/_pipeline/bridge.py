@@ -143,8 +143,6 @@ class Bridge(SocketWorker[BridgeItem]):
         self._under_way: dict[ProduceRequest, float] = {}
         # When a caller used the connection last, as far as is known.
         self._last_caller = 0.0
-        # A caller's request that was settled, until it is reported.
-        self._settled: ProduceRequest | None = None
 
     def connect(self) -> None:
         """Connect if there is no connection. Called from the BrokerWorker's thread."""
@@ -215,7 +213,7 @@ class Bridge(SocketWorker[BridgeItem]):
             version = self._connection.attach(self.caller_link, ApiKey.PRODUCE)
             if version is not None:
                 head = produce_head(version, self._config.client_id, self._config.acks)
-                self.caller_link.use(version, head, self.link())
+                self.caller_link.use(version, head, self.link(), self._callers.inbox)
             self.lends = version is not None
         waiting, self._waiting = self._waiting, []
         for request in waiting:
@@ -296,7 +294,7 @@ class Bridge(SocketWorker[BridgeItem]):
     # Callers -------------------------------------------------------------------------------------
 
     def lend(self) -> float | None:
-        self._report_settled()  # again, if there was no memory for it
+        self._report_settled(self.caller_link.unreported)  # again, if there was no memory for it
         if self.caller_link.is_handed_over:
             self._take_over()  # again: there was no memory for it
         until = self._lendable_until()
@@ -326,8 +324,7 @@ class Bridge(SocketWorker[BridgeItem]):
             self._callers.track(chunk)
             settled = link.settle()
             if settled:
-                self._settled = request
-                self._report_settled()
+                self._report_settled(request)
             elif not self._take_over():
                 # Since it was entered, a caller has settled and reported it.
                 self._callers.untrack(chunk)
@@ -340,11 +337,10 @@ class Bridge(SocketWorker[BridgeItem]):
                 self._connection.used(self._last_caller)
         return settled
 
-    def _report_settled(self) -> None:
-        request = self._settled
+    def _report_settled(self, request: ProduceRequest | None) -> None:
         if request is not None:
             self._callers.report_settled(request.reports, request.finished)
-            self._settled = None
+            self.caller_link.reported()
 
     def _take_over(self) -> bool:
         """Adopt the request in flight. Return False if there is none."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pykaproducer._kernel import Chunk, Slice, TopicSlot
+from pykaproducer._kernel import Chunk, ReportsInbox, Slice, TopicSlot
 from pykaproducer._net.transport import Network
 from pykaproducer._pipeline.metadata import Metadata
 from pykaproducer.config import Config
@@ -29,6 +29,8 @@ class CallerHooks:
     untrack: Callable[[Chunk], None]
     #: Reports what was settled of a request; see ``Settler``.
     report_settled: Callable[[list[Slice | None], list[Chunk | None]], None]
+    #: Reports what is settled while the Bridge waits.
+    inbox: ReportsInbox
 
 
 @dataclass(frozen=True, slots=True)

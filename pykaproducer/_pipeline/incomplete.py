@@ -54,7 +54,8 @@ class IncompleteChunks:
         # threads avoid it while the dispatcher runs: a signal handler in such a thread might flush,
         # and wait for the dispatcher, which would wait for the lock.
         self._lock = threading.RLock()
-        self._live: dict[int, Chunk] = {}
+        #: By serial number. A compiled step adds chunks without the lock: see ReportsInbox.
+        self.live: dict[int, Chunk] = {}
         # Weak: see wiring.Pipeline. Not a WeakSet: a barrier that is dropped by a user thread would
         # remove itself without the lock, while a stage iterates over the set.
         self._barriers: dict[int, weakref.ref[FlushBarrier]] = {}
@@ -64,7 +65,7 @@ class IncompleteChunks:
     def enter(self, chunk: Chunk) -> None:
         """Add *chunk*, which was taken from its slot."""
         with self._lock:
-            self._live[chunk.serial] = chunk
+            self.live[chunk.serial] = chunk
 
     def enter_late(self, chunk: Chunk) -> None:
         """Add *chunk*, which may have left already.
@@ -79,7 +80,7 @@ class IncompleteChunks:
     def leave(self, chunk: Chunk) -> None:
         """Remove *chunk*, whose last row is settled and reported."""
         with self._lock:
-            self._live.pop(chunk.serial, None)
+            self.live.pop(chunk.serial, None)
             met = self._remove(chunk, settled_only=False)
         for notify in met:
             notify()
@@ -110,7 +111,7 @@ class IncompleteChunks:
 
     def chunks(self) -> list[Chunk]:
         """Return the incomplete chunks, oldest first."""
-        return list(self._live.values())
+        return list(self.live.values())
 
     def arm(self, barrier: FlushBarrier) -> None:
         """Start *barrier*: every chunk that was accepted before it has entered."""
@@ -120,7 +121,7 @@ class IncompleteChunks:
             self.watches_outcomes |= barrier.settled_only
             barrier.pending = {
                 serial
-                for serial, chunk in self._live.items()
+                for serial, chunk in list(self.live.items())
                 if not (barrier.settled_only and chunk.is_settled)
             }
             if barrier.armed.locked():

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import pykaproducer._kernel as _kernel
 from pykaproducer import delivery
-from pykaproducer._kernel import Chunk, Slice
+from pykaproducer._kernel import Chunk, ReportsInbox, Slice
 from pykaproducer._machines.batch import Batch
 from pykaproducer._pipeline.current_thread import wake
 from pykaproducer._pipeline.incomplete import IncompleteChunks
@@ -52,6 +52,10 @@ class Reports(Worker[Slice]):
         super().__init__("reports", context)
         self._incomplete = collaborators.incomplete
         self._unreported = collaborators.unreported
+        #: Its inbox, for compiled steps.
+        self.compiled_inbox = ReportsInbox(
+            self._items.append, self._wake_event, self._incomplete
+        )
 
     def handle(self, item: Slice) -> None:
         last = item.report(delivery.log_callback_error)
@@ -106,6 +110,7 @@ class Settler:
     def reports_have_ended(self) -> None:
         """Settle without callbacks from now on, because the stage Reports has crashed."""
         self._no_reports = True
+        self._reports.compiled_inbox.is_open = False
 
     def deliver(self, batch: Batch, base_offset: int, timestamp: int, now: float) -> None:
         """Settle the rows of *batch* as delivered, at offsets from *base_offset* on."""
@@ -167,6 +172,7 @@ class Settler:
                 self._finish(part)
         if with_callbacks:
             self._reports.put_all(with_callbacks)
+            self._reports.compiled_inbox.is_open = self._reports.is_alive() and not self._no_reports
 
     def _finish(self, part: Slice) -> None:
         """Release the settled rows of *part*. Their callbacks, if any, are not run."""

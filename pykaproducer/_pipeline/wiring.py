@@ -237,6 +237,7 @@ class Pipeline:
                 track=self.incomplete.enter,
                 untrack=self.incomplete.leave,
                 report_settled=self.settler.report_settled,
+                inbox=self.reports.compiled_inbox,
             ),
             coordinator=self.coordinator,
             end_unused=self.brokers.end_unused,

@@ -15,6 +15,10 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
+from pykaproducer._kernel import WakeEvent
+
+__all__ = ["Clock", "WakeEvent", "Waitable", "earlier", "held_lock", "wake_all"]
+
 #: Maximum single wait (seconds), within the limits of the platform's lock and select calls.
 #: Longer waits consist of several pieces.
 _LONGEST_WAIT = 86_400.0
@@ -54,42 +58,6 @@ class Waitable(Protocol):
     """A lock that :meth:`Clock.acquire` can wait for."""
 
     def acquire(self, blocking: bool = ..., timeout: float = ...) -> bool: ...
-
-
-class WakeEvent:
-    """An auto-reset event on which a stage's thread sleeps.
-
-    It stays set until the thread consumes it. Setting it again before that has no further effect.
-    Only one thread waits for it, through :meth:`Clock.wait`. Any thread may set it, and so may a
-    signal handler that interrupts a thread while it sets the event.
-
-    A ``queue.SimpleQueue`` of tokens is not used, because its ``get`` with a timeout may wait
-    forever, which would stop a stage. Seen in CPython 3.11:
-
-    1. the queue is empty, and its lock happens to be free;
-    2. the timeout expires while ``get`` acquires the lock;
-    3. the remaining time is negative, which counts as no timeout.
-    """
-
-    def __init__(self) -> None:
-        # Locked while the event is not set.
-        self._unset = held_lock()
-
-    @property
-    def is_set(self) -> bool:
-        """Return whether it is set and has not been consumed yet."""
-        return not self._unset.locked()
-
-    def set(self) -> None:
-        """Set the event: wake the waiting thread, or let its next wait return at once."""
-        try:
-            self._unset.release()
-        except RuntimeError:
-            pass  # it is set already
-
-    def wait(self, timeout: float = -1) -> bool:
-        """Wait until it is set, for at most *timeout* seconds. Called by :meth:`Clock.wait`."""
-        return self._unset.acquire(timeout=timeout)
 
 
 class Clock:
