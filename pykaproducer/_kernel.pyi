@@ -1168,10 +1168,11 @@ class CallerLink:
     used_at: float
     #: A request that was settled and is not reported yet.
     unreported: ProduceRequest | None
-    def attach(self, fd: int, wakeup: int) -> bool:
+    def attach(self, fd: int, wakeup: int, encrypts: Any = None) -> bool:
         """Watch the socket *fd* of a new connection. Return False if the system refuses that.
 
-        *wakeup*: a socket; writing to it wakes the Bridge.
+        *wakeup*: a socket; writing to it wakes the Bridge. *encrypts*: the connection, if its bytes
+        are encrypted: its ``write_begun(request)`` and ``read_begun(into)`` are called.
         """
     def detach(self) -> None:
         """Forget the socket, which is about to be closed."""

@@ -178,12 +178,20 @@ cdef class CallerLink:
 
     The Bridge waits for ``watch`` instead of its socket. It becomes readable with the socket,
     except while a caller waits for the response, and when the timer expires.
+
+    A connection with TLS is used by the Bridge alone, because OpenSSL allows one thread at a time,
+    and `ssl` runs signal handlers. The caller only begins the request, and the Bridge encrypts it,
+    reads the response and wakes the caller. For that, `watch` also has the event.
     """
 
     cdef readonly int watch             # an epoll descriptor; -1: not available
-    cdef int wake_event                 # wakes the caller that waits for the response
+    # Wakes the caller that waits for the response; with TLS, the Bridge that is to write.
+    cdef int wake_event
     cdef int timer                      # wakes the Bridge if the response is late
     cdef int watched                    # the socket in `watch`; -1: none
+    cdef object encrypts                # the connection, if it has TLS; else None
+    cdef bint to_write                  # the request waits for the Bridge
+    cdef bint event_in_watch
     cdef int fd                         # the socket while it is lent; -1: it is not
     cdef int wakeup                     # a socket; a byte in it wakes the Bridge
     cdef int32_t correlation_id
@@ -212,15 +220,22 @@ cdef class CallerLink:
         if self.timer >= 0:
             close_descriptor(self.timer)
 
-    def attach(self, int fd, int wakeup):
+    def attach(self, int fd, int wakeup, encrypts=None):
         """Watch the socket *fd* of a new connection. Return False if the system refuses that.
 
-        *wakeup*: a socket; writing to it wakes the Bridge.
+        *wakeup*: a socket; writing to it wakes the Bridge. *encrypts*: the connection, if its bytes
+        are encrypted: its ``write_begun(request)`` and ``read_begun(into)`` are called.
         """
         if not CALLERS_MAY_SEND:
             return False
         if not self.make_descriptors() or begin_watch(self.watch, fd) != 0:
             return False
+        if encrypts is not None and not self.event_in_watch:
+            if begin_watch(self.watch, self.wake_event) != 0:
+                end_watch(self.watch, fd)
+                return False
+            self.event_in_watch = True
+        self.encrypts = encrypts
         self.watched = fd
         self.wakeup = wakeup
         return True
@@ -243,6 +258,7 @@ cdef class CallerLink:
         if self.watched >= 0:
             end_watch(self.watch, self.watched)
             self.watched = -1
+        self.encrypts = None
 
     def use(self, int version, bytes head not None, ConnectionMetrics metrics not None,
             ReportsInbox inbox not None):
@@ -289,7 +305,9 @@ cdef class CallerLink:
         cdef list events = polled_events(watched, timeout_ms)
         cdef WakeEvent reports
         while self.is_all(watched, events):
-            if not self.settle_and_report():
+            if self.event_in_watch:
+                clear_wake_event(self.wake_event)
+            if not (self.write_begun() if self.to_write else self.settle_and_report()):
                 break
             reports, self.reports = self.reports, None
             if self.waiting:
@@ -341,20 +359,53 @@ cdef class CallerLink:
         """Forget the request that was settled and not reported."""
         self.unreported = None
 
-    cpdef bint settle(self):
+    cpdef bint settle(self) except -1:
         """Settle the request in flight if its response is here and confirms it. For the Bridge.
 
         Returns whether it is settled. What is to be reported is in the request.
         """
         cdef ProduceRequest request = self.request
-        if request is None or request.state != OF_CALLER:
+        if request is None or request.state != OF_CALLER or self.to_write:
             return False
-        if read_response(request) <= 0 or not settle_response(request, True):
+        if self.encrypts is not None:
+            if self.decrypt_response(request) <= 0:
+                return False
+        elif read_response(request) <= 0:
+            return False
+        if not settle_response(request, True):
             return False
         self.unreported = request       # until it is reported, in case there is no memory
         if self.has_reader:
             set_wake_event(self.wake_event)
         return True
+
+    cdef int decrypt_response(self, ProduceRequest request) except -2:
+        """As read_response(), with TLS. May let other threads run."""
+        cdef Py_ssize_t room = sizeof(request.response) - request.filled
+        # PyBUF_WRITE
+        into = PyMemoryView_FromMemory(<char *>request.response + request.filled, room, 0x200)
+        cdef int count = self.encrypts.read_begun(into)
+        if count <= 0:
+            return count
+        request.filled += count
+        return is_whole(request) if request.state == OF_CALLER else -1
+
+    cdef bint write_begun(self) except -1:
+        """Encrypt and write the request that a caller has begun. Return whether it is written.
+
+        For the Bridge. May let other threads run, which may hand the request over.
+        """
+        cdef ProduceRequest request = self.request
+        cdef Py_ssize_t total = 0
+        self.to_write = False
+        if request is None or request.state != OF_CALLER or self.encrypts is None:
+            return False
+        for each in request.buffers:
+            total += len(each)
+        request.written = self.encrypts.write_begun(request)
+        if request.written != total:
+            self.hand_over(request, False)
+        return request.state == OF_CALLER
 
     cpdef TopicSlot drive_waiting(self, bint possible):
         """Send the messages of the first slot that waits. The others wait for their response.
@@ -391,6 +442,7 @@ cdef class CallerLink:
         request.state = OF_STAGES
         request.path.offered = False
         self.fd = -1
+        self.to_write = False
         if self.watched >= 0:
             set_watched(self.watch, self.watched, True)
         if wake and self.has_reader:

@@ -95,7 +95,7 @@ cdef bint send_as_caller(TopicSlot slot, Chunk chunk, double seconds) except -1:
     if request is None or part_of(request).chunk is not chunk or not has_no_callbacks(chunk):
         return False
     link = request.path.link
-    if link.has_reader:
+    if link.has_reader or link.encrypts is not None:
         return False
     wait_as_caller(request, <int>max(0, min(_CALLER_WAIT, seconds * 1000,
                                             (chunk.earliest - kernel_clock(0)) // 2000000)))
@@ -287,6 +287,10 @@ cdef void write_as_caller(ProduceRequest request, BatchState batch) noexcept:
     total = size_of(iov, count)
     count_sealed(metrics, batch, request.sent, path.topic_metrics)
     count_request(metrics, request, request.sent, total, link.metrics)
+    if link.encrypts is not None:
+        link.to_write = True
+        set_wake_event(link.wake_event)
+        return
     limit_write(iov, count)
     request.written = kernel_write(link.fd, iov, count, 0)
     if request.written != total:
@@ -367,7 +371,6 @@ cdef int read_response(ProduceRequest request) noexcept:
     The Bridge finds the same error or end of the stream, and reports it.
     """
     cdef Py_ssize_t count
-    cdef int64_t length
     cdef CallerLink link = request.path.link
     count = kernel_read(link.watched, request.response + request.filled,
                         sizeof(request.response) - request.filled)
@@ -376,6 +379,12 @@ cdef int read_response(ProduceRequest request) noexcept:
     if count <= 0:
         return -1
     request.filled += <int>count
+    return is_whole(request)
+
+
+cdef int is_whole(ProduceRequest request) noexcept:
+    """Return 1 if the response is complete, 0 if not, -1 if it is too long."""
+    cdef int64_t length
     if request.filled < 4:
         return 0
     length = 4 + <int64_t>get_be(request.response, 4)

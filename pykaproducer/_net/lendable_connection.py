@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from pykaproducer._kernel import CallerLink, ProduceRequest
 from pykaproducer._net.connection import Connection, Request, SessionState
+from pykaproducer._net.events import FAILURES
+from pykaproducer._net.tls import TlsTransport
 from pykaproducer._net.transport import PlainTransport
 
 
@@ -21,12 +23,16 @@ class LendableConnection(Connection):
         """Make the socket available to *link*; return the version of requests to write.
 
         Called once the connection is ready. Returns None if that is not possible: only a socket
-        without TLS can be lent, on Linux.
+        can be lent, on Linux.
         """
         transport = self._transport
-        if type(transport) is not PlainTransport or not self._clock.is_real:
+        encrypts = isinstance(transport, TlsTransport)
+        if not (encrypts or type(transport) is PlainTransport) or not self._clock.is_real:
             return None
-        if not link.attach(transport.fileno(), self.wakeup.writer()):
+        attached = link.attach(
+            transport.fileno(), self.wakeup.writer(), self if encrypts else None
+        )
+        if not attached:
             return None
         self._link = link
         try:
@@ -40,6 +46,30 @@ class LendableConnection(Connection):
         if self._session.takes_requests and self._must_check(self._clock.monotonic()):
             self._work(self._encode_queued)
         return self._session.state is SessionState.CHECKING
+
+    def write_begun(self, request: ProduceRequest) -> int:
+        """Encrypt and write a request that a caller has begun; return the number of bytes taken.
+
+        Called by the owner while it waits. After a failure the connection is lost in the next step.
+        """
+        assert self._transport is not None, "its socket is lent"
+        try:
+            return self._transport.send(list(map(memoryview, request.buffers)))
+        except FAILURES as error:
+            self._failure = error
+            return 0
+
+    def read_begun(self, into: memoryview) -> int:
+        """Read and decrypt what there is of the response. Return the number of bytes; -1: failed.
+
+        Called as :meth:`write_begun`.
+        """
+        assert self._transport is not None, "its socket is lent"
+        try:
+            return self._transport.receive(into)
+        except FAILURES as error:
+            self._failure = error
+            return -1
 
     def used(self, now: float) -> None:
         """Record that a caller received the response to its request at *now*."""
@@ -63,6 +93,7 @@ class LendableConnection(Connection):
             self._frames.space()[: len(received)] = received
             for frame in self._frames.received(len(received)):
                 self._handle(frame)
+            self._receive()  # with TLS, the rest of it may have left the socket
 
     def _forget_transport(self) -> None:
         if self._link is not None:

@@ -202,8 +202,10 @@ class TlsTransport:
             return taken
 
     def _send(self, buffers: Sequence[memoryview], patience: int) -> None:
-        ahead = self._taken + sum(piece.plain - piece.reported for piece in self._encrypted)
-        self._write(patience)
+        ahead = self._taken
+        if self._encrypted:
+            ahead += sum(piece.plain - piece.reported for piece in self._encrypted)
+            self._write(patience)
         pieces = _pieces(buffers, ahead)
         while not self._encrypted:  # otherwise the socket is full
             piece = next(pieces, None)
@@ -254,27 +256,34 @@ class TlsTransport:
                 raise self._failed
             got = 0
             try:
+                filled = _ROOM
                 while got < len(into):
-                    count = self._decrypt(into[got:])
-                    if count is not None:
-                        got += count
-                        self._heard = True
-                    elif not self._fill():
-                        break
+                    # Where a record is incomplete, OpenSSL would raise an error.
+                    if self._incoming.pending or self.tls.pending():
+                        count = self._decrypt(into[got:])
+                        if count is not None:
+                            got += count
+                            self._heard = True
+                            continue
+                    if filled < _ROOM:
+                        break  # the socket has no more for now
+                    filled = self._fill()
             except ConnectionFailed as error:
                 self._failed = self._ended(error)
                 if not got:
                     raise self._failed from error
                 # Return the data received before the error first.
-            self._take_encrypted()
+            if self._outgoing.pending:
+                self._take_encrypted()
             # Write only TLS's own messages here, never a piece of the caller's data:
             #
             # 1. a piece with the requests A and B is partially written, beginning with A;
             # 2. a response arrives, and the rest of the piece is written here without being
             #    reported;
             # 3. the connection is lost in the same call, and B would count as never written.
-            if self._failed is None and not any(piece.plain for piece in self._encrypted):
-                self._write_tls_messages()
+            if self._encrypted and self._failed is None:
+                if not any(piece.plain for piece in self._encrypted):
+                    self._write_tls_messages()
             return got
 
     def _decrypt(self, into: memoryview) -> int | None:
@@ -290,21 +299,21 @@ class TlsTransport:
             raise HungUp(CLOSED)
         return int(count)
 
-    def _fill(self) -> bool:
-        """Pass received bytes to OpenSSL. Return false if there are none."""
+    def _fill(self) -> int:
+        """Pass received bytes to OpenSSL. Return their number; 0 if there are none."""
         try:
             count = _kernel.read_into(self._socket.fileno(), self._room)
         except OSError as error:
             raise failure(error) from error
         if count is None:
-            return False
+            return 0
         if count == 0:
             raise HungUp(CLOSED)
         try:
             self._incoming.write(self._room[:count])
         except ssl.SSLError as error:  # OpenSSL has no memory
             raise ConnectionFailed(later_text(error, self._peer)) from error
-        return True
+        return count
 
     # The end -----------------------------------------------------------------------------------
 
