@@ -362,6 +362,30 @@ def partition_for(hashing: int, key: bytes, partitions: int) -> int:
     Raises ValueError if *partitions* is less than 1.
     """
 
+class WindowState:
+    """The fields of a :class:`~pykaproducer._machines.window.Window` on which its opening depends.
+
+    *limit*: maximum number of requests in flight. *always*: how many may be in flight in any case.
+    *pause*: the shortest time between further ones that are not full (seconds).
+    """
+
+    limit: int
+    #: Time that the last answered request took after the previous response (seconds).
+    took: float
+    sealed_at: float
+    #: Time from the sending of the last answered request to the response.
+    round_trip: float
+    def __init__(self, limit: int, always: int, pause: float) -> None: ...
+    def opens_at(self, under_way: int, *, full: bool) -> float | None:
+        """Return when the next request may be sealed: 0 for now, None for after a response.
+
+        *under_way*: number of requests that are sealed and not answered. *full*: whether the
+        pending items fill a batch or a request. (With a limit of 1, a full request is sealed ahead
+        and waits.)
+        """
+    def record_answer(self, now: float, sent: float) -> None:
+        """Record that a request, sent at *sent*, was answered at *now* (monotonic seconds)."""
+
 class SequencerState:
     """The fields of a :class:`~pykaproducer._machines.sequencing.Sequencer`.
 
@@ -732,9 +756,6 @@ class ProduceRequest:
         """
     def result(self, place: int) -> tuple[int, int]:
         """Return ``(base offset, timestamp)`` of a confirmed batch, the one at *place*."""
-    @property
-    def received(self) -> bytes:
-        """Return the bytes of the response that a caller has read."""
 
 def request_deadline(
     batches: Sequence[BatchState], now: float, timeout: float, patience: float
@@ -1160,8 +1181,8 @@ class CallerLink:
     #: A descriptor that becomes readable with the socket, unless a caller waits for the response,
     #: and when the timer expires; -1: none.
     watch: int
-    #: The request in flight that a caller has written, or None.
-    request: ProduceRequest | None
+    #: The requests in flight that callers have written, oldest first.
+    requests: list[ProduceRequest]
     #: Whether a caller waits for the response.
     has_reader: bool
     #: When a caller used it last (monotonic seconds); 0: never.
@@ -1194,18 +1215,31 @@ class CallerLink:
         """Let a caller use the socket, until :meth:`take_back`. No request is in flight."""
     def withhold(self) -> bool:
         """Let no caller begin to use the socket. Return whether none is using it."""
-    def take_back(self) -> ProduceRequest | None:
-        """Let no caller use the socket. Return the request in flight, to be adopted, or None."""
+    def take_back(self) -> list[ProduceRequest]:
+        """Let no caller use the socket. Return the requests in flight, to be adopted, oldest first.
+
+        After each of them, :meth:`forget_request` is to be called, and at last :meth:`received`.
+        """
     def forget_request(self) -> None:
-        """Forget the request that :meth:`take_back` has returned: it was adopted."""
+        """Forget the oldest request that :meth:`take_back` has returned: it was adopted."""
+    def received(self) -> bytes:
+        """Return the bytes of responses that were read, and forget them."""
     @property
     def is_handed_over(self) -> bool:
-        """Return whether a request waits to be adopted."""
+        """Return whether requests, or a part of a response, wait to be adopted."""
     def settle(self) -> bool:
-        """Settle the request in flight if its response is here and confirms it. For the Bridge.
+        """Settle the oldest request if its response is here and confirms it. For the Bridge.
 
         Return whether it is settled. What is to be reported is in the request.
         """
+    def rest(self, slot: TopicSlot, path: CallerPath, until: float) -> None:
+        """Let the messages of *slot* wait until the stages' requests in flight are answered.
+
+        For a topic with a message now and then, each of which would find the one before in flight.
+        Then the socket can be lent, and they are sent. *until*: at most (monotonic seconds).
+        """
+    def end_rest(self) -> None:
+        """Have the slots that wait sent, or announced: a path was lent, or is not going to be."""
     def drive_waiting(self, possible: bool) -> TopicSlot | None:
         """Send the messages of the first slot that waits. The others wait for their response.
 
@@ -1248,6 +1282,7 @@ class CallerPath:
         buffer: BufferState,
         sealer: RequestSealer,
         settler: RequestSettler,
+        window: WindowState,
         *,
         timeout: float,
         patience: float,
@@ -1259,8 +1294,11 @@ class CallerPath:
         """
     def lend(self, view: Any, topic_metrics: TopicMetrics) -> None:
         """Let callers use the partition. *view*: of its topic."""
-    def withdraw(self) -> ProduceRequest | None:
-        """Let no caller use the partition. Return the request in flight, or None."""
+    def withdraw(self) -> list[ProduceRequest]:
+        """Let no caller use the partition. Return its requests in flight.
+
+        They are handed over: the Bridge adopts them before it writes another one.
+        """
 
 @final
 class Intercepted:

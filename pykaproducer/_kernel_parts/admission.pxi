@@ -98,6 +98,7 @@ cdef class Admission(OpenChunks):
         for slot in (self.slots or {}).values():
             # In a forked child: the socket and the request in flight are the parent's.
             (<TopicSlot>slot).route = (<TopicSlot>slot).last_path = (<TopicSlot>slot).paths = None
+            (<TopicSlot>slot).rests_for = None
             chunk = (<TopicSlot>slot).chunk
             if chunk is not None:
                 chunk.origin = None

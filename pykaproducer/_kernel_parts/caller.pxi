@@ -107,6 +107,10 @@ cdef extern from *:
     int close_descriptor "close"(int fd)
 
 cdef uint32_t _CALLER_ROWS = CALLER_ROWS
+#: Maximum number of batches in a request, and of buffers in its frame.
+cdef enum:
+    _CALLER_BATCHES = 16
+    _CALLER_BUFFERS = 2 * _CALLER_BATCHES + 2
 cdef Py_ssize_t _CALLER_BYTES = CALLER_BYTES
 #: A request that has no response after this time is handed over (ms).
 cdef int _CALLER_WAIT = 1000
@@ -114,8 +118,6 @@ cdef int _CALLER_WAIT = 1000
 cdef double _NO_TIMEOUT = 3600
 #: A message with less time left is left to the stages (ns).
 cdef int64_t _CALLER_LEAST = 200000000
-#: Messages wait for the response to a request in flight if it is likely to come this soon (ns).
-cdef int64_t _SOON = 5000000
 #: The dispatcher learns at least this often that a topic is in use (ns).
 cdef int64_t _ANNOUNCE_EVERY = 500000000
 
@@ -198,10 +200,13 @@ cdef class CallerLink:
     cdef int version                    # of requests
     cdef bytes head                     # of requests, for produce_frame()
     cdef ConnectionMetrics metrics
-    cdef readonly ProduceRequest request    # written, and not settled yet
+    cdef readonly list requests         # written, and not settled yet, oldest first
+    cdef uint8_t response[2048]         # what was read of the responses
+    cdef int filled
     cdef readonly bint has_reader       # a caller waits for the response
-    cdef double round_trip              # of the last request (seconds)
-    cdef list waiting                   # slots whose messages wait for the response
+    cdef list waiting                   # slots whose messages wait for their turn
+    # Until when they wait for the stages' requests in flight (monotonic seconds): see rest().
+    cdef double rests_until
     cdef readonly double used_at        # when a caller used it last (monotonic seconds)
     cdef ReportsInbox inbox
     cdef WakeEvent reports              # to be set, as Reports has something to report
@@ -209,6 +214,7 @@ cdef class CallerLink:
     cdef readonly ProduceRequest unreported
 
     def __cinit__(self):
+        self.requests = []
         self.waiting = []
         self.watch = self.wake_event = self.timer = self.watched = self.fd = self.wakeup = -1
 
@@ -278,23 +284,38 @@ cdef class CallerLink:
     def withhold(self):
         """Let no caller begin to use the socket. Return whether none is using it."""
         self.fd = -1
-        return self.request is None
+        return not self.requests
 
     def take_back(self):
-        """Let no caller use the socket. Return the request in flight, to be adopted, or None."""
+        """Let no caller use the socket. Return the requests in flight, to be adopted, oldest first.
+
+        After each of them, :meth:`forget_request` is to be called, and at last :meth:`received`.
+        """
         self.fd = -1
-        if self.request is not None:
-            self.hand_over(self.request, True)
-        return self.request
+        self.hand_over(True)
+        return self.requests[:]
 
     @property
     def is_handed_over(self):
-        """Return whether a request waits to be adopted."""
-        return self.request is not None and self.request.state == OF_STAGES
+        """Return whether requests, or a part of a response, wait to be adopted."""
+        if self.requests:
+            return not self.is_in_use()
+        return self.filled > 0
+
+    cdef bint is_in_use(self) noexcept:
+        """Return whether callers have requests in flight, and the Bridge has not taken over."""
+        return (len(self.requests) > 0
+                and (<ProduceRequest>self.requests[0]).state == OF_CALLER)
 
     def forget_request(self):
-        """Forget the request that :meth:`take_back` has returned: it was adopted."""
-        self.request = None
+        """Forget the oldest request that :meth:`take_back` has returned: it was adopted."""
+        del self.requests[0]
+
+    def received(self):
+        """Return the bytes of responses that were read, and forget them."""
+        found = PyBytes_FromStringAndSize(<char *>self.response, self.filled)
+        self.filled = 0
+        return found
 
     def poll(self, list watched not None, int timeout_ms):
         """Wait as :func:`poll_events`, and settle and report callers' requests. For the Bridge.
@@ -307,7 +328,7 @@ cdef class CallerLink:
         while self.is_all(watched, events):
             if self.event_in_watch:
                 clear_wake_event(self.wake_event)
-            if not (self.write_begun() if self.to_write else self.settle_and_report()):
+            if not self.progress():
                 break
             reports, self.reports = self.reports, None
             if self.waiting:
@@ -332,14 +353,52 @@ cdef class CallerLink:
                 found = True
         return found
 
-    cdef bint settle_and_report(self) except -1:
-        """Do what the Bridge does in ``take_back()``, if the request is settled and reported."""
-        cdef ProduceRequest request = self.request
-        cdef Chunk chunk
-        cdef bint settled = False
-        if request is None or request.state != OF_CALLER or self.inbox is None:
+    cdef bint progress(self) except -1:
+        """Write, settle and report what is possible. Return False if the Bridge must take over."""
+        cdef ProduceRequest oldest
+        cdef int found
+        if not self.is_in_use() or self.inbox is None:
             return False
-        chunk = part_of(request).chunk
+        if self.to_write and not self.write_begun():
+            return False
+        while self.is_in_use():
+            found = self.read()
+            if found < 0:
+                return False
+            if found == 0:
+                break
+            if not self.settle_and_report():
+                return False
+        if not self.is_in_use():
+            return not self.requests and not self.filled
+        # Nothing is there: it is the timer, or a part of a response.
+        oldest = <ProduceRequest>self.requests[0]
+        if kernel_clock(0) / <double>_NS >= oldest.late_at:
+            return False
+        self.set_alarm(oldest.path)
+        return True
+
+    cdef int read(self) except -2:
+        """As read_response(). With TLS, it may let other threads run."""
+        cdef int count
+        if self.encrypts is None:
+            return read_response(self)
+        if is_whole(self) > 0:
+            return 1
+        # PyBUF_WRITE
+        into = PyMemoryView_FromMemory(<char *>self.response + self.filled,
+                                       sizeof(self.response) - self.filled, 0x200)
+        count = self.encrypts.read_begun(into)
+        if count <= 0:
+            return count
+        self.filled += count
+        return is_whole(self)
+
+    cdef bint settle_and_report(self) except -1:
+        """Settle the oldest request, whose response is complete, and report its messages."""
+        cdef ProduceRequest request = <ProduceRequest>self.requests[0]
+        cdef Chunk chunk = part_of(request).chunk
+        cdef bint settled = False
         try:
             # A flush must find it, from before it is settled until it is reported.
             if not self.inbox.enter(chunk):
@@ -350,28 +409,63 @@ cdef class CallerLink:
                 self.inbox.live.pop(chunk.serial, None)
         if not settled:
             return False
-        if request.reports[0] is not None:
-            self.reports = self.inbox.report(<Slice>request.reports[0])
+        for part in request.reports:
+            if part is None:
+                break
+            reports = self.inbox.report(<Slice>part)
+            if reports is not None:
+                self.reports = reports
         self.unreported = None
         return True
+
+    def rest(self, TopicSlot slot not None, CallerPath path not None, double until):
+        """Let the messages of *slot* wait until the stages' requests in flight are answered.
+
+        For a topic with a message now and then, each of which would find the one before in flight.
+        Then the socket can be lent, and they are sent. *until*: at most (monotonic seconds).
+        """
+        slot.rests_for = path
+        self.rests_until = until
+
+    def end_rest(self):
+        """Have the slots that wait sent, or announced: a path was lent, or is not going to be."""
+        if self.rests_until:
+            self.rests_until = 0
+            if self.waiting and not self.requests:
+                # Not a byte in `wakeup`: it would end what the Bridge may begin before it sees it.
+                set_timer(self.timer, 1)
+
+    cdef bint is_resting(self) noexcept:
+        return self.rests_until != 0 and self.rests_until > kernel_clock(0) / <double>_NS
+
+    cdef void set_alarm(self, CallerPath path) noexcept:
+        """Have the timer expire when the Bridge is to look after the requests or the slots."""
+        cdef double now = kernel_clock(0) / <double>_NS
+        cdef double due = now + _CALLER_WAIT / 1000.0
+        cdef double opens
+        if self.requests:
+            due = (<ProduceRequest>self.requests[0]).late_at
+        elif self.is_resting():
+            due = self.rests_until
+        if self.waiting:
+            opens = opening(path.window, len(self.requests), False)
+            if opens != _AFTER_RESPONSE and opens > now:
+                due = min(due, opens)
+        set_timer(self.timer, max(1, <int64_t>((due - now) * _NS)))
 
     def reported(self):
         """Forget the request that was settled and not reported."""
         self.unreported = None
 
     cpdef bint settle(self) except -1:
-        """Settle the request in flight if its response is here and confirms it. For the Bridge.
+        """Settle the oldest request if its response is here and confirms it. For the Bridge.
 
         Returns whether it is settled. What is to be reported is in the request.
         """
-        cdef ProduceRequest request = self.request
-        if request is None or request.state != OF_CALLER or self.to_write:
+        cdef ProduceRequest request
+        if not self.is_in_use() or self.read() <= 0 or not self.is_in_use():
             return False
-        if self.encrypts is not None:
-            if self.decrypt_response(request) <= 0:
-                return False
-        elif read_response(request) <= 0:
-            return False
+        request = <ProduceRequest>self.requests[0]
         if not settle_response(request, True):
             return False
         self.unreported = request       # until it is reported, in case there is no memory
@@ -379,33 +473,26 @@ cdef class CallerLink:
             set_wake_event(self.wake_event)
         return True
 
-    cdef int decrypt_response(self, ProduceRequest request) except -2:
-        """As read_response(), with TLS. May let other threads run."""
-        cdef Py_ssize_t room = sizeof(request.response) - request.filled
-        # PyBUF_WRITE
-        into = PyMemoryView_FromMemory(<char *>request.response + request.filled, room, 0x200)
-        cdef int count = self.encrypts.read_begun(into)
-        if count <= 0:
-            return count
-        request.filled += count
-        return is_whole(request) if request.state == OF_CALLER else -1
-
     cdef bint write_begun(self) except -1:
-        """Encrypt and write the request that a caller has begun. Return whether it is written.
+        """Encrypt and write what callers have begun. Return False if the requests are handed over.
 
-        For the Bridge. May let other threads run, which may hand the request over.
+        For the Bridge. May let other threads run, which may begin more, or hand them over.
         """
-        cdef ProduceRequest request = self.request
-        cdef Py_ssize_t total = 0
+        cdef ProduceRequest request
+        cdef Py_ssize_t i = 0, total
         self.to_write = False
-        if request is None or request.state != OF_CALLER or self.encrypts is None:
-            return False
-        for each in request.buffers:
-            total += len(each)
-        request.written = self.encrypts.write_begun(request)
-        if request.written != total:
-            self.hand_over(request, False)
-        return request.state == OF_CALLER
+        while i < len(self.requests) and self.is_in_use():
+            request = <ProduceRequest>self.requests[i]
+            i += 1
+            if request.written:
+                continue
+            total = 0
+            for each in request.buffers:
+                total += len(each)
+            request.written = self.encrypts.write_begun(request)
+            if request.written != total:
+                self.hand_over(False)
+        return self.is_in_use()
 
     cpdef TopicSlot drive_waiting(self, bint possible):
         """Send the messages of the first slot that waits. The others wait for their response.
@@ -414,13 +501,23 @@ cdef class CallerLink:
         announced, and then to be forgotten. None if there is no other.
         """
         cdef TopicSlot slot
-        while self.waiting and self.request is None:
+        while self.waiting and not self.is_resting():
             slot = <TopicSlot>self.waiting[0]
             if slot.chunk is not None or slot.full:
-                if not possible or not drive(slot):
+                if not possible:
                     return slot
+                if self.is_next_of(slot) and waits_for_response(slot):
+                    return None
+                if not drive(slot):
+                    return slot
+                if slot.chunk is not None and self.is_next_of(slot):
+                    return None         # another partition of this connection has to wait
             self.forget_waiting(slot)
         return None
+
+    cdef bint is_next_of(self, TopicSlot slot) noexcept:
+        """Return whether *slot* waits for this connection, not for that of another partition."""
+        return slot.last_path is not None and slot.last_path.link is self
 
     cpdef forget_waiting(self, TopicSlot slot):
         """Forget a slot that was announced, or whose messages were sent."""
@@ -429,18 +526,26 @@ cdef class CallerLink:
 
     def stop_timer(self):
         """Stop the timer, which may have expired."""
-        if self.timer >= 0:
+        if self.timer >= 0 and not (self.waiting and self.is_resting()):
             set_timer(self.timer, 0)
 
-    cdef void hand_over(self, ProduceRequest request, bint wake) noexcept:
-        """Give *request* to the stages. The Bridge adopts it when it runs next.
+    cdef void hand_over(self, bint wake) noexcept:
+        """Give the requests to the stages. The Bridge adopts them when it runs next.
 
         *wake*: the caller, which waits. It clears the event itself: see wait_as_caller().
         """
-        if request.state != OF_CALLER:
+        cdef ProduceRequest request
+        cdef CallerPath path
+        cdef TopicSlot slot
+        if not self.is_in_use():
             return
-        request.state = OF_STAGES
-        request.path.offered = False
+        for request in self.requests:
+            request.state = OF_STAGES
+            for path in request.paths:
+                path.offered = False
+            slot = part_of(request).chunk.origin
+            if slot is not None:
+                slot.driven -= 1
         self.fd = -1
         self.to_write = False
         if self.watched >= 0:
@@ -501,15 +606,18 @@ cdef class CallerPath:
     cdef TopicMetrics topic_metrics
     cdef bint offered                   # callers may use it
     cdef readonly int64_t n_sent        # requests since it was lent
-    cdef ProduceRequest request         # written by a caller, and not settled here
+    cdef list requests                  # written by callers, and not settled here
+    cdef WindowState window
 
     def __init__(self, CallerLink link not None, BufferState buffer not None,
-                 RequestSealer sealer not None, RequestSettler settler not None, *,
-                 double timeout, double patience):
+                 RequestSealer sealer not None, RequestSettler settler not None,
+                 WindowState window not None, *, double timeout, double patience):
         self.link = link
         self.buffer = buffer
         self.sealer = sealer
         self.settler = settler
+        self.window = window
+        self.requests = []
         self.timeout = timeout
         self.patience = patience
 
@@ -521,13 +629,19 @@ cdef class CallerPath:
         self.offered = True
 
     def withdraw(self):
-        """Let no caller use the partition. Return the request in flight, or None.
+        """Let no caller use the partition. Return its requests in flight.
 
-        The request is handed over: the Bridge adopts it before it writes another one.
+        They are handed over: the Bridge adopts them before it writes another one.
         """
-        cdef ProduceRequest request = self.request
+        cdef list found = self.requests
+        cdef ProduceRequest request
+        cdef CallerPath path
         self.offered = False
-        self.request = None
-        if request is not None:
-            self.link.hand_over(request, True)
-        return request
+        if found:
+            self.requests = []
+            self.link.hand_over(True)
+        for request in found:           # another partition's worker must not return it again
+            for path in request.paths:
+                if path is not self:
+                    path.requests.remove(request)
+        return found

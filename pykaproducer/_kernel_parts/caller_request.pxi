@@ -22,32 +22,57 @@ cdef bint drive_if_idle(TopicSlot slot, Chunk chunk) except -1:
     return True
 
 
-cdef bint waits_for_response(TopicSlot slot) noexcept:
-    """Return whether the messages of *slot* wait for a response, and are sent then.
+cdef bint waits_for_response(TopicSlot slot) except -1:
+    """Return whether the messages of *slot* wait, because too many requests are in flight.
 
-    So they collect while a request is in flight, and no thread is woken. None is overlooked:
+    So they collect, and no thread is woken. None is overlooked:
 
-    1. this finds the request in flight, and adds the slot (at once, for it holds the GIL);
-    2. the response is settled, by a caller or by the Bridge; or it is not here soon: then the timer
-       wakes the Bridge, which takes the request over;
+    1. this finds the requests in flight, and adds the slot (at once, for it holds the GIL);
+    2. a response is settled, by a caller or by the Bridge; or the timer wakes the Bridge, because
+       the next request may be written, or because the response is late;
     3. the caller, before it returns, or the Bridge, before it waits, sends what the slots have or
        has them announced.
     """
-    cdef CallerLink link
-    if slot.last_path is None:
+    cdef CallerPath path = slot.rests_for
+    if path is not None:
+        if path.link.is_resting():
+            return wait_for_turn(slot, path)
+        slot.rests_for = None
+    path = slot.last_path
+    if path is None or not path.link.is_in_use():
         return False
-    link = slot.last_path.link
-    if link.request is None or link.request.state != OF_CALLER:
-        return False
-    if link.round_trip * _NS > _SOON:
-        return False
+    return not is_open(path, kernel_clock(0) / <double>_NS) and wait_for_turn(slot, path)
+
+
+cdef bint is_open(CallerPath path, double now) except -1:
+    """Return whether one more request of *path* may be in flight, by the rules of the stages."""
+    cdef double opens = opening(path.window, len(path.link.requests), False)
+    return opens != _AFTER_RESPONSE and opens <= now and partition_is_open(path)
+
+
+cdef bint partition_is_open(CallerPath path) except -1:
+    """Return whether one more batch of the partition may be in flight: as may_send()."""
+    cdef BufferState buffer = path.buffer
+    cdef BatchState oldest
+    cdef Py_ssize_t in_partition = len(buffer.unanswered)
+    if not in_partition:
+        return True
+    oldest = <BatchState>buffer.unanswered[0]
+    # Without sequence numbers a retry would change the order: see SealedAhead.
+    return (oldest.first_sequence >= 0 and buffer.sequencer.known
+            and in_partition < path.sealer.batcher.sealed_limit
+            and buffer.sequencer.sealed + 1 - oldest.number < _REMEMBERED)
+
+
+cdef bint wait_for_turn(TopicSlot slot, CallerPath path) noexcept:
+    """Have the messages of *slot* sent when *path* is open. Returns False if that is impossible."""
+    cdef CallerLink link = path.link
     if slot not in link.waiting:
         try:
             link.waiting.append(slot)
         except MemoryError:
             return False
-        if len(link.waiting) == 1:      # later ones must not put it off
-            set_timer(link.timer, _SOON)
+        link.set_alarm(path)
     slot.announced = True
     return True
 
@@ -91,11 +116,11 @@ cdef bint send_as_caller(TopicSlot slot, Chunk chunk, double seconds) except -1:
         return False
     if slot.chunk is chunk and not drive(slot):
         return False
-    request = driven_request(slot)
-    if request is None or part_of(request).chunk is not chunk or not has_no_callbacks(chunk):
+    request = driven_request(slot, chunk)
+    if request is None or not has_no_callbacks(chunk):
         return False
     link = request.path.link
-    if link.has_reader or link.encrypts is not None:
+    if link.has_reader or link.encrypts is not None or link.requests[0] is not request:
         return False
     wait_as_caller(request, <int>max(0, min(_CALLER_WAIT, seconds * 1000,
                                             (chunk.earliest - kernel_clock(0)) // 2000000)))
@@ -107,29 +132,42 @@ cdef bint send_as_caller(TopicSlot slot, Chunk chunk, double seconds) except -1:
         raise
     finally:
         if request.state == OF_CALLER_SETTLED and chunk.waiters:
-            wake_waiters(part_of(request))  # other threads; this may run Python code
+            wake_all_waiters(request)   # other threads; this may run Python code
     return True
 
 
-cdef inline ProduceRequest driven_request(TopicSlot slot):
-    """Return the request in flight with messages of *slot* that a caller has sent, or None."""
+cdef ProduceRequest driven_request(TopicSlot slot, Chunk chunk):
+    """Return the request in flight with *chunk* that a caller has sent, or None.
+
+    *chunk*: None stands for the last one of *slot*.
+    """
     cdef ProduceRequest request
+    cdef Chunk sent
     if slot.last_path is None:
         return None
-    request = slot.last_path.link.request
-    if request is None or request.state != OF_CALLER or part_of(request).chunk.origin is not slot:
-        return None
-    return request
+    for request in reversed(slot.last_path.link.requests):
+        sent = part_of(request).chunk
+        if request.state == OF_CALLER and (sent.origin is slot if chunk is None else sent is chunk):
+            return request
+    return None
+
+
+cdef int wake_all_waiters(ProduceRequest request) except -1:
+    cdef BatchState batch
+    for batch in request.batches:
+        wake_waiters(<Slice>batch.parts[0])
+    return 0
 
 
 cdef inline Slice part_of(ProduceRequest request):
-    """Return the slice of the only batch of a caller's *request*."""
+    """Return the first slice of a caller's *request*. All have the rows of one chunk."""
     return <Slice>(<BatchState>request.batches[0]).parts[0]
 
 
 cdef inline bint is_usual(TopicSlot slot, Chunk chunk) noexcept:
-    """Return whether *chunk* is small, and the only one of its topic that has no outcome."""
-    return (slot.chunk is chunk and not slot.full and slot.in_progress == slot.reporting
+    """Return whether *chunk* is small, and the stages have no other one of its topic."""
+    return (slot.chunk is chunk and not slot.full
+            and slot.in_progress == slot.reporting + slot.driven
             and chunk.count <= _CALLER_ROWS and chunk.nbytes <= _CALLER_BYTES)
 
 
@@ -159,31 +197,35 @@ cdef ProduceRequest prepared(TopicSlot slot, Chunk chunk):
     """
     cdef CallerRoute route = slot.route
     cdef ProduceRequest request
-    cdef BatchState batch
-    cdef CallerPath path
-    cdef list parts
+    cdef CallerPath path = None
+    cdef list parts, paths = [], batches = []
     cdef double now
     try:
         parts, unknown = split_chunk(chunk, route.partitioner, route.partitions, route.available)
-        if len(parts) != 1 or unknown is not None or slot.paths is None:
+        if unknown is not None or slot.paths is None or not 0 < len(parts) <= _CALLER_BATCHES:
             return None
-        path = slot.paths.get((<Slice>parts[0]).partition)
-        if path is None or not path.offered or path.view is not route.view or path.link.fd < 0:
+        for part in parts:
+            path = slot.paths.get((<Slice>part).partition)
+            if path is None or not path.offered or path.view is not route.view:
+                return None
+            if paths and path.link is not (<CallerPath>paths[0]).link:
+                return None
+            paths.append(path)
+        if path.link.fd < 0 or chunk.closed or not is_one_batch(path.sealer.batcher, chunk):
             return None
-        if chunk.closed or not is_one_batch(path.sealer.batcher, chunk):
-            return None
-        chunk.pins += 1                 # encode_parts() unpins it
-        batch = path.sealer.encoded(path.buffer, parts, 0)
+        for path, part in zip(paths, parts):
+            chunk.pins += 1             # encode_parts() unpins it
+            batches.append(path.sealer.encoded(path.buffer, [part], 0))
         now = kernel_clock(0) / <double>_NS
-        request = ProduceRequest([batch], now=now, deadline=request_deadline(
-            [batch], now, path.timeout, path.patience))
-        request.path = path
+        request = ProduceRequest(batches, now=now, deadline=request_deadline(
+            batches, now, path.timeout, path.patience))
+        request.path, request.paths = path, paths
         request.version = path.link.version
         request.buffers = request.frame(request.version, 0, path.link.head)
         request.prepare_settling()
     except MemoryError:
         return None
-    return request
+    return None if len(request.buffers) > _CALLER_BUFFERS else request
 
 
 cdef Py_ssize_t _write_limit = -1       # for tests
@@ -217,75 +259,115 @@ cdef inline bint is_one_batch(Batcher batcher, Chunk chunk) noexcept:
 cdef bint begin(TopicSlot slot, Chunk chunk, ProduceRequest request):
     """Take *chunk* and write *request*. Return False if anything has changed in the meantime.
 
-    Runs no Python code, and allocates nothing once the chunk is taken.
+    Also returns True if the messages have to wait for their turn. Runs no Python code, and
+    allocates nothing once the chunk is taken.
     """
-    cdef CallerPath path = request.path
-    cdef CallerLink link = path.link
-    cdef BatchState batch = <BatchState>request.batches[0]
-    cdef BufferState buffer = path.buffer
+    cdef CallerLink link = request.path.link
+    cdef CallerPath path
+    cdef BatchState batch
     cdef uint32_t i
     if not is_unchanged(slot, chunk, request):
         return False
-    try:
-        buffer.unanswered.append(batch)
-    except MemoryError:
+    slot.last_path = request.path
+    if link.requests:
+        if not is_open(request.path, request.sent):
+            return wait_for_turn(slot, request.path)
+        for path in request.paths:
+            if not partition_is_open(path):
+                return wait_for_turn(slot, path)
+    if not enter_request(request):
         return False
-    number_batch(buffer.sequencer, batch)
+    for batch in request.batches:
+        number_batch(batch.buffer.sequencer, batch)
     slot.announced = False
-    slot.last_path = path
     slot.chunk = None
     close_chunk(chunk)
     for i in range(chunk.count):
         chunk.rows[i].flags |= CLAIMED
     link.correlation_id = (link.correlation_id + 1) & 0x3fffffff
     request.correlation_id = link.correlation_id | 0x40000000
-    path.n_sent += 1
+    for path in request.paths:
+        path.n_sent += 1
+    request.path.window.sealed_at = request.sent
     request.state = OF_CALLER
-    link.request = path.request = request
-    write_as_caller(request, batch)
+    slot.driven += 1
+    write_as_caller(request)
     return True
+
+
+cdef bint enter_request(ProduceRequest request) noexcept:
+    """Add *request* and its batches to the lists in which the stages find them, or to none."""
+    cdef list link = request.path.link.requests
+    cdef CallerPath path
+    cdef BatchState batch
+    cdef Py_ssize_t i, paths = 0, batches = 0
+    cdef bint entered = False
+    try:
+        link.append(request)
+        entered = True
+        for path in request.paths:
+            path.requests.append(request)
+            paths += 1
+        for batch in request.batches:
+            batch.buffer.unanswered.append(batch)
+            batches += 1
+        return True
+    except MemoryError:
+        if entered:
+            link.pop()
+        for i in range(paths):
+            (<CallerPath>request.paths[i]).requests.pop()
+        for i in range(batches):
+            (<BatchState>request.batches[i]).buffer.unanswered.pop()
+    return False
 
 
 cdef bint is_unchanged(TopicSlot slot, Chunk chunk, ProduceRequest request) noexcept:
     """Return whether *request* still has all rows of *chunk*, and may be written."""
-    cdef CallerPath path = request.path
-    cdef CallerLink link = path.link
-    cdef BatchState batch = <BatchState>request.batches[0]
-    cdef Slice part = <Slice>batch.parts[0]
-    cdef uint32_t i
+    cdef CallerLink link = request.path.link
+    cdef CallerPath path
+    cdef BatchState batch
+    cdef Slice part
+    cdef uint32_t i, rows = 0
     # In the child of a fork the chunk has no slot.
-    if chunk.origin is not slot or not is_usual(slot, chunk) or not path.offered:
+    if chunk.origin is not slot or not is_usual(slot, chunk):
         return False
-    if chunk.count != part.count:
-        return False
-    for i in range(part.count):
-        if chunk.rows[i].partition != part.partition:
+    for path in request.paths:
+        if not path.offered:
             return False
-    if link.fd < 0 or link.request is not None or link.version != request.version:
-        return False
-    return (batch.first_sequence < 0
-            or batch.first_sequence == path.buffer.sequencer.next_sequence)
+    for batch in request.batches:
+        part = <Slice>batch.parts[0]
+        for i in range(part.count):
+            if chunk.rows[part.at(i)].partition != part.partition:
+                return False
+        rows += part.count
+        if (batch.first_sequence >= 0
+                and batch.first_sequence != batch.buffer.sequencer.next_sequence):
+            return False
+    return rows == chunk.count and link.fd >= 0 and link.version == request.version
 
 
-cdef void write_as_caller(ProduceRequest request, BatchState batch) noexcept:
+cdef void write_as_caller(ProduceRequest request) noexcept:
     """Write *request*. If the socket takes only a part of it, the Bridge writes the rest."""
     cdef CallerPath path = request.path
     cdef CallerLink link = path.link
-    cdef Chunk chunk = (<Slice>batch.parts[0]).chunk
+    cdef Chunk chunk = part_of(request).chunk
     cdef RequestMetrics metrics = path.settler.metrics
-    cdef int64_t left = (chunk.earliest - kernel_clock(0)) // 2
     cdef bytes frame = <bytes>request.buffers[0]
-    cdef iovec iov[3]
+    cdef iovec iov[_CALLER_BUFFERS]
+    cdef BatchState batch
     cdef Py_ssize_t total
     cdef int count
     # Nothing else refers to it yet.
     put_be32(<uint8_t *>PyBytes_AS_STRING(frame) + 8, <uint32_t>request.correlation_id)
     # In case no caller waits for the response. An adopted request's deadlines are watched.
-    left = min(left, _SOON if link.waiting else <int64_t>_CALLER_WAIT * 1000000)
-    set_timer(link.timer, max(1, left))     # preparing the request may have taken long
+    request.late_at = request.sent + max(0, min(_CALLER_WAIT / 1000.0, (
+        chunk.earliest / <double>_NS - request.sent) / 2))
+    link.set_alarm(path)
     count = put_buffers(request.buffers, iov)
     total = size_of(iov, count)
-    count_sealed(metrics, batch, request.sent, path.topic_metrics)
+    for batch in request.batches:
+        count_sealed(metrics, batch, request.sent, path.topic_metrics)
     count_request(metrics, request, request.sent, total, link.metrics)
     if link.encrypts is not None:
         link.to_write = True
@@ -294,7 +376,7 @@ cdef void write_as_caller(ProduceRequest request, BatchState batch) noexcept:
     limit_write(iov, count)
     request.written = kernel_write(link.fd, iov, count, 0)
     if request.written != total:
-        link.hand_over(request, False)
+        link.hand_over(False)
 
 
 cdef int put_buffers(list buffers, iovec *iov) noexcept:
@@ -356,41 +438,44 @@ cdef void wait_as_caller(ProduceRequest request, int patience) noexcept:
             break                       # a signal: its handler may run for long
         if not fds[0].revents:
             continue
-        if read_response(request) != 0:
+        if read_response(link) != 0:
             break
     link.has_reader = False
     if link.watched >= 0:
         set_watched(link.watch, link.watched, True)
     if request.state == OF_CALLER and not settle_response(request, False):
-        link.hand_over(request, False)
+        link.hand_over(False)
+    elif link.filled:
+        kernel_poke(link.wakeup)        # the response to another one, as far as it is read
 
 
-cdef int read_response(ProduceRequest request) noexcept:
-    """Read what the socket has. Returns 1 if the response is complete, 0 if not, -1 for the rest.
+cdef int read_response(CallerLink link) noexcept:
+    """Read what the socket has. Returns 1 if a response is complete, 0 if not, -1 for the rest.
 
     The Bridge finds the same error or end of the stream, and reports it.
     """
     cdef Py_ssize_t count
-    cdef CallerLink link = request.path.link
-    count = kernel_read(link.watched, request.response + request.filled,
-                        sizeof(request.response) - request.filled)
+    if is_whole(link) > 0:
+        return 1
+    count = kernel_read(link.watched, link.response + link.filled,
+                        sizeof(link.response) - link.filled)
     if count < 0 and is_no_room(errno):
         return 0
     if count <= 0:
         return -1
-    request.filled += <int>count
-    return is_whole(request)
+    link.filled += <int>count
+    return is_whole(link)
 
 
-cdef int is_whole(ProduceRequest request) noexcept:
-    """Return 1 if the response is complete, 0 if not, -1 if it is too long."""
+cdef int is_whole(CallerLink link) noexcept:
+    """Return 1 if the first response is complete, 0 if not, -1 if it is too long."""
     cdef int64_t length
-    if request.filled < 4:
+    if link.filled < 4:
         return 0
-    length = 4 + <int64_t>get_be(request.response, 4)
-    if length > <int64_t>sizeof(request.response) or request.filled > length:
+    length = 4 + <int64_t>get_be(link.response, 4)
+    if length > <int64_t>sizeof(link.response):
         return -1
-    return request.filled == length
+    return link.filled >= length
 
 
 cdef bint settle_response(ProduceRequest request, bint in_bridge) noexcept:
@@ -404,47 +489,61 @@ cdef bint settle_response(ProduceRequest request, bint in_bridge) noexcept:
     cdef Slice part = part_of(request)
     cdef Chunk chunk = part.chunk
     cdef TopicSlot slot = chunk.origin
+    cdef Py_ssize_t i
     cdef double now
-    if not is_response_to(request) or link.watched < 0:
+    cdef int size
+    if link.requests[0] is not request or not is_response_to(request) or link.watched < 0:
         return False
     if not in_bridge and not has_no_callbacks(chunk):
         return False
-    # settle_request() must not leave the batch as it is, nor run Python code.
-    if path.buffer.failing or path.buffer in path.settler.moved:
-        return False
-    if path.buffer.place not in path.settler.metrics.partitions:
-        return False
+    # settle_request() must not leave a batch as it is, nor run Python code.
+    for path in request.paths:
+        if path.buffer.failing or path.buffer in path.settler.moved:
+            return False
+        if path.buffer.place not in path.settler.metrics.partitions:
+            return False
     now = kernel_clock(0) / <double>_NS
+    size = 4 + <int>get_be(link.response, 4)
     request.state = OF_CALLER_SETTLED
-    link.request = path.request = None
+    del link.requests[0]                # the broker answers in order
+    for path in request.paths:
+        path.requests.remove(request)
+    if slot is not None:
+        slot.driven -= 1
+    link.filled -= size
+    memmove(link.response, link.response + size, link.filled)
     link.used_at = now
-    link.round_trip = now - request.sent
-    link.metrics.incoming.record(now, request.filled, 1)
+    record_answer(path.window, now, request.sent)
+    link.metrics.incoming.record(now, size, 1)
     count_response(path.settler.metrics, request.sent, now, 0, link.metrics)
     settle_request(path.settler, request, now)
     if request.reports[0] is None:
         return True
-    if has_no_callbacks(chunk) and not (in_bridge and has_waiters(chunk)):
-        request.reports[0] = None
-        if part.report(None):           # to a ReportTo
-            request.finished[0] = chunk
-    elif slot is not None:
-        # The topic's next message need not wait until the Bridge or Reports has reported these.
+    if slot is not None and not chunk.reporting:
+        # Callers need not wait until Reports has reported these: see is_usual().
         chunk.reporting = True
         atomic_add(&slot.reporting, 1)
+    if has_no_callbacks(chunk) and not (in_bridge and has_waiters(chunk)):
+        for i in range(len(request.reports)):
+            if request.reports[i] is None:
+                break
+            part, request.reports[i] = request.reports[i], None
+            if part.report(None):       # to a ReportTo
+                request.finished[0] = chunk
     return True
 
 
 cdef bint is_response_to(ProduceRequest request) noexcept:
-    """Return whether the response is complete, and confirms *request*."""
-    cdef const uint8_t *p = request.response
+    """Return whether the first response is complete, and confirms *request*."""
+    cdef CallerLink link = request.path.link
+    cdef const uint8_t *p = link.response
     cdef Response r
-    if request.filled < 8 or request.filled != 4 + <int64_t>get_be(p, 4):
+    if is_whole(link) <= 0 or link.filled < 8:
         return False
     if <int32_t>get_be(p + 4, 4) != request.correlation_id:
         return False
-    r.data, r.at, r.size, r.version = p + 8, 0, request.filled - 8, request.version
-    request.confirmed = confirms(request, 1, &r)
+    r.data, r.at, r.size, r.version = p + 8, 0, <int64_t>get_be(p, 4) - 4, request.version
+    request.confirmed = confirms(request, len(request.batches), &r)
     return request.confirmed
 
 
@@ -455,8 +554,7 @@ def take_callers(slots):
     cdef CallerPath path
     for slot in slots:
         for path in list(((<TopicSlot>slot).paths or {}).values()):
-            request = path.link.request
-            if request is not None and request.path is path:
-                path.link.hand_over(request, True)
+            for request in path.requests:
+                path.link.hand_over(True)
                 found.append(part_of(request).chunk)
     return found

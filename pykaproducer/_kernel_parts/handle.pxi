@@ -254,7 +254,7 @@ cdef inline double send_if_open(Delivery handle, timeout) except -1:
     if not CALLERS_MAY_SEND:
         return 0
     slot = handle.chunk.origin
-    if slot is None or not (slot.chunk is handle.chunk or driven_request(slot) is not None):
+    if slot is None or not (slot.chunk is handle.chunk or driven_request(slot, handle.chunk) is not None):
         return 0
     if PyFloat_CheckExact(timeout):
         seconds = timeout

@@ -15,11 +15,13 @@ cdef class TopicSlot:
     cdef int64_t opening
     cdef int64_t in_progress            # chunks taken and not yet settled and reported
     cdef int64_t reporting              # those of them that wait for Reports only
+    cdef int64_t driven                 # those of them that a caller has in flight
     # For callers that send: see caller.pxi. None: a stage has not lent it.
     cdef CallerRoute route
     cdef dict paths                     # partition -> CallerPath
     cdef int64_t announced_at           # when drive_if_idle() last let it be announced (ns)
     cdef CallerPath last_path           # used by the last request; None: the stages took a chunk
+    cdef CallerPath rests_for           # whose messages in flight are waited for: see rest()
 
     def __cinit__(self):
         init_guard(&self.lock)
@@ -269,7 +271,7 @@ cdef class OpenChunks:
         cdef TopicSlot slot
         cdef list slots = self.all_slots()
         for slot in slots:
-            slot.route = slot.last_path = None
+            slot.route = slot.last_path = slot.rests_for = None
         cdef list chunks = take_callers(slots)
         for slot in slots:
             slot.paths = None
@@ -290,7 +292,7 @@ cdef class OpenChunks:
         if not CALLERS_MAY_SEND:
             return
         for slot in self.all_slots():
-            is_driven = driven_request(slot) is not None
+            is_driven = driven_request(slot, None) is not None
             if slot.full or slot.in_progress > is_driven:
                 return
             if slot.chunk is not None or is_driven:
@@ -300,7 +302,7 @@ cdef class OpenChunks:
         if found is None or left <= 0:
             return
         start = kernel_clock(0)
-        request = driven_request(found)
+        request = driven_request(found, None)
         if request is not None and not send_as_caller(found, part_of(request).chunk, left):
             return
         left -= (kernel_clock(0) - start) / <double>_NS

@@ -173,3 +173,63 @@ cdef int drop_head(BufferState self) except -1:
         if type(head) is not Slice and not isinstance(head, BatchState):
             self.unpack()
     return 0
+
+
+#: Stands for "only after a response" in WindowState.
+cdef double _AFTER_RESPONSE = -1
+
+
+cdef class WindowState:
+    """The fields of a :class:`~pykaproducer._machines.window.Window` on which its opening depends.
+
+    *limit*: maximum number of requests in flight. *always*: how many may be in flight in any case.
+    *pause*: the shortest time between further ones that are not full (seconds).
+    """
+
+    cdef readonly int limit, always
+    cdef readonly double pause
+    #: Time that the last answered request took after the previous response (seconds).
+    cdef public double took
+    cdef public double answered_at, sealed_at
+    #: Time from the sending of the last answered request to the response.
+    cdef public double round_trip
+
+    def __init__(self, int limit, int always, double pause):
+        self.limit = limit
+        self.always = always
+        self.pause = pause
+
+    def opens_at(self, int under_way, *, bint full):
+        """Return when the next request may be sealed: 0 for now, None for after a response.
+
+        *under_way*: number of requests that are sealed and not answered. *full*: whether the
+        pending items fill a batch or a request. (With a limit of 1, a full request is sealed ahead
+        and waits.)
+        """
+        cdef double found = opening(self, under_way, full)
+        return None if found == _AFTER_RESPONSE else found
+
+    def record_answer(self, double now, double sent):
+        """Record that a request, sent at *sent*, was answered at *now* (monotonic seconds)."""
+        record_answer(self, now, sent)
+
+
+cdef double opening(WindowState self, Py_ssize_t under_way, bint full) noexcept:
+    """As opens_at(); _AFTER_RESPONSE for None."""
+    if under_way < min(self.always, self.limit):
+        return 0
+    if under_way >= max(self.always, self.limit):
+        return _AFTER_RESPONSE
+    if full:
+        return 0
+    if self.limit < self.always:
+        return _AFTER_RESPONSE
+    return self.sealed_at + max(self.pause, self.round_trip / self.limit)
+
+
+cdef void record_answer(WindowState self, double now, double sent) noexcept:
+    """Record that a request, sent at *sent*, was answered."""
+    self.round_trip = now - sent
+    # The broker answers in order, so it started on this request after the previous response.
+    self.took = now - max(sent, self.answered_at)
+    self.answered_at = now

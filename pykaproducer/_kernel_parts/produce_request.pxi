@@ -54,10 +54,10 @@ cdef class ProduceRequest:
     cdef readonly list reports, finished
     cdef list left
     # Of a request that a caller has written.
-    cdef CallerPath path
+    cdef CallerPath path                # the first of `paths`
+    cdef list paths                     # of the batches
     cdef RequestState state
-    cdef uint8_t response[1024]
-    cdef int filled
+    cdef double late_at                 # when the Bridge takes it over without a response
 
     def __init__(self, list batches not None, *, double now, double deadline):
         cdef BatchState batch
@@ -170,11 +170,6 @@ cdef class ProduceRequest:
             self.finished = [None] * room
             self.left = []
         return 0
-
-    @property
-    def received(self):
-        """Return the bytes of the response that a caller has read."""
-        return PyBytes_FromStringAndSize(<char *>self.response, self.filled)
 
 
 cdef double _NEVER = float("inf")

@@ -67,6 +67,10 @@ cdef int settle_request(RequestSettler self, ProduceRequest request, double now)
             if needs_report(part.chunk):
                 reports[n_reports] = part
                 n_reports += 1
+                if part.count == part.chunk.count and part.chunk.origin is not None:
+                    # Callers need not wait until Reports has reported these: see is_usual().
+                    part.chunk.reporting = True
+                    atomic_add(&part.chunk.origin.reporting, 1)
             elif part.finish():
                 request.finished[n_finished] = part.chunk
                 n_finished += 1

@@ -27,13 +27,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from pykaproducer._kernel import request_deadline
+from pykaproducer._kernel import WindowState, request_deadline
 from pykaproducer._machines.batch import Batch
 
 #: Number of requests that may always be in flight, if the limit allows it.
 ALWAYS: Final = 2
 #: Minimum interval before a further request that is not full (seconds).
-PAUSE: Final = 0.005
+PAUSE: Final = 0.001
 #: Lower limit of the bound on a request's bytes.
 LEAST: Final = 16 << 10
 #: Minimum timeout of a request, within the request timeout (seconds).
@@ -46,7 +46,7 @@ _AIM: Final = 0.5
 _SPARE: Final = 2.0
 
 
-class Window:
+class Window(WindowState):
     """Limits on the requests of one broker's worker.
 
     *limit*: maximum number of requests in flight; *most*: configured maximum of bytes of a request;
@@ -54,45 +54,20 @@ class Window:
     """
 
     def __init__(self, *, limit: int, most: int, timeout: float) -> None:
-        self.limit = limit
+        super().__init__(limit, ALWAYS, PAUSE)
         self._configured = most
         self._timeout = timeout
         #: Maximum number of bytes of a request. (A single batch may be larger.)
         self.most = most
-        #: Time that the last answered request took after the previous response (seconds).
-        self.took = 0.0
-        self._answered_at = 0.0
-        self._sealed_at = 0.0
-        # Time from the sending of the last answered request to the response.
-        self._round_trip = 0.0
-
-    def opens_at(self, under_way: int, *, full: bool) -> float | None:
-        """Return when the next request may be sealed: 0 for now, None for after a response.
-
-        *under_way*: number of requests that are sealed and not answered. *full*: whether the
-        pending items fill a batch or a request. (With a limit of 1, a full request is sealed ahead
-        and waits.)
-        """
-        if under_way < min(ALWAYS, self.limit):
-            return 0.0
-        if under_way >= max(ALWAYS, self.limit):
-            return None
-        if full:
-            return 0.0
-        if self.limit < ALWAYS:
-            return None
-        return self._sealed_at + max(PAUSE, self._round_trip / self.limit)
 
     def sealed(self, now: float) -> None:
         """Record that a request has been sealed."""
-        self._sealed_at = now
+        self.sealed_at = now
 
     def answered(self, now: float, sent: float, size: int) -> None:
         """Record that a request of *size* bytes, sent at *sent*, was answered or fully written."""
-        self._round_trip = now - sent
-        # The broker answers in order, so it started on this request after the previous response.
-        took = self.took = now - max(sent, self._answered_at)
-        self._answered_at = now
+        self.record_answer(now, sent)
+        took = self.took
         if took > self._timeout:
             self.most = self._within(min(self.most, int(size * _AIM * self._timeout / took)))
         elif took <= _SOON * self._timeout and 2 * size >= self.most:

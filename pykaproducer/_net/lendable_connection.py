@@ -10,7 +10,6 @@ from __future__ import annotations
 from pykaproducer._kernel import CallerLink, ProduceRequest
 from pykaproducer._net.connection import Connection, Request, SessionState
 from pykaproducer._net.events import FAILURES
-from pykaproducer._net.tls import TlsTransport
 from pykaproducer._net.transport import PlainTransport
 
 
@@ -26,8 +25,10 @@ class LendableConnection(Connection):
         can be lent, on Linux.
         """
         transport = self._transport
-        encrypts = isinstance(transport, TlsTransport)
-        if not (encrypts or type(transport) is PlainTransport) or not self._clock.is_real:
+        if transport is None or not self._clock.is_real:
+            return None
+        encrypts = transport.encrypts
+        if not (encrypts or type(transport) is PlainTransport):
             return None
         attached = link.attach(
             transport.fileno(), self.wakeup.writer(), self if encrypts else None
@@ -54,7 +55,7 @@ class LendableConnection(Connection):
         """
         assert self._transport is not None, "its socket is lent"
         try:
-            return self._transport.send(list(map(memoryview, request.buffers)))
+            return self._transport.send([memoryview(each) for each in request.buffers])
         except FAILURES as error:
             self._failure = error
             return 0
@@ -88,12 +89,17 @@ class LendableConnection(Connection):
     def _continue(self, request: Request, begun: ProduceRequest) -> None:
         self._outbox.add(begun.buffers, request)
         self._outbox.took(begun.written, begun.sent, self._events)
-        received = begun.received
-        if received:
-            self._frames.space()[: len(received)] = received
-            for frame in self._frames.received(len(received)):
-                self._handle(frame)
-            self._receive()  # with TLS, the rest of it may have left the socket
+
+    def received(self, data: bytes) -> None:
+        """Continue with *data*, what was read of the responses to requests that are adopted."""
+        self._work(self._go_on_reading, data)
+
+    def _go_on_reading(self, data: bytes) -> None:
+        space = self._frames.space()
+        space[: len(data)] = data
+        for frame in self._frames.received(len(data)):
+            self._handle(frame)
+        self._receive()  # with TLS, the rest of it may have left the socket
 
     def _forget_transport(self) -> None:
         if self._link is not None:

@@ -40,6 +40,8 @@ class HungUp(ConnectionFailed):
 class PlainTransport:
     """A connection without encryption, over a non-blocking socket that has begun to connect."""
 
+    encrypts = False
+
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
         self.reached = False

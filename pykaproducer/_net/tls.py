@@ -79,6 +79,8 @@ class _Encrypted:
 class TlsTransport:
     """A connection with TLS, over a non-blocking socket that has begun to connect."""
 
+    encrypts = True
+
     def __init__(
         self,
         sock: socket.socket,

@@ -128,6 +128,9 @@ class Transport(Protocol):
     and ``fileno`` raises :class:`ConnectionFailed`.
     """
 
+    #: Whether bytes are encrypted, so that only its methods read and write the socket.
+    encrypts: bool
+
     def fileno(self) -> int:
         """Return the descriptor to wait for."""
 

@@ -224,8 +224,7 @@ class Bridge(SocketWorker[BridgeItem]):
         self._report(Up())
 
     def held_items(self) -> Iterable[object]:
-        sent_by_caller = self.caller_link.request
-        return [*self._under_way, *([] if sent_by_caller is None else [sent_by_caller])]
+        return [*self._under_way, *self.caller_link.requests]
 
     def on_answer(self, event: Answered) -> None:
         request: ProduceRequest = event.request.tag
@@ -317,18 +316,21 @@ class Bridge(SocketWorker[BridgeItem]):
     def take_back(self) -> bool:
         link = self.caller_link
         link.withhold()
-        request, settled = link.request, False
-        if request is not None:
+        settled = False
+        while link.requests:
             # A flush must find its chunk, from before it is settled until it is reported.
-            chunk = request.batches[0].parts[0].chunk
+            chunk = link.requests[0].batches[0].parts[0].chunk
             self._callers.track(chunk)
-            settled = link.settle()
-            if settled:
-                self._report_settled(request)
-            elif not self._take_over():
+            if link.settle():
+                settled = True
+                self._report_settled(link.unreported)
+                continue
+            if not self._take_over():
                 # Since it was entered, a caller has settled and reported it.
                 self._callers.untrack(chunk)
-        elif self.lends:
+            settled = False
+            break
+        if self.lends and not link.requests:
             link.stop_timer()
         if link.used_at > self._last_caller:
             self._last_caller = link.used_at
@@ -343,14 +345,18 @@ class Bridge(SocketWorker[BridgeItem]):
             self.caller_link.reported()
 
     def _take_over(self) -> bool:
-        """Adopt the request in flight. Return False if there is none."""
-        request = self.caller_link.take_back()
-        if request is None:
-            return False
-        self._adopt(request)
-        # Not before: there may be no memory for the steps above.
-        self.caller_link.forget_request()
-        return True
+        """Adopt the requests in flight. Return False if there are none."""
+        link = self.caller_link
+        requests = link.take_back()
+        for request in requests:
+            self._adopt(request)
+            # Not before: there may be no memory for the steps above.
+            link.forget_request()
+        if (connection := self._connection) is not None and self.ready:
+            connection.received(link.received())
+        else:
+            link.received()
+        return bool(requests)
 
     def _adopt(self, request: ProduceRequest) -> None:
         """Continue with a request that a caller has begun, as if it had been put into the inbox."""

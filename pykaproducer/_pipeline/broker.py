@@ -131,6 +131,7 @@ class BrokerWorker(Worker[BrokerItem]):
             self._metadata,
             sealer=sealer,
             settler=self.responses.request_settler,
+            window=self._window,
             sent=self._sent,
         )
 
@@ -169,7 +170,8 @@ class BrokerWorker(Worker[BrokerItem]):
                 self._on_requests_lost(item)
             case CallerSent():
                 # It may have been counted already: _put() takes the buffer back first.
-                self._callers.take_back(item.request.batches[0].in_buffer)
+                for batch in item.request.batches:
+                    self._callers.take_back(batch.in_buffer)
             case Up():
                 self._up = True
                 self._log.connected()
@@ -212,10 +214,10 @@ class BrokerWorker(Worker[BrokerItem]):
         if throttle_ms:
             self._callers.take_all_back()
             self.wake()  # it sleeps until self._watch is due
-        slot = item.request.batches[0].parts[0].chunk.slot  # released with the last row
+        offers = self._callers.offers(item.request)
         self.responses.answered(item)
-        if slot is not None and self._throttle.until is None and not self._transactional:
-            self._callers.offer(item.request, slot)
+        if self._throttle.until is None and not self._transactional:
+            self._callers.offer(offers, alone=not self._requests)
 
     def can_run_inline(self, item: BrokerItem) -> bool:
         # Large batches are encoded in this stage's own thread. The calling thread, which may be the

@@ -16,7 +16,9 @@ from pykaproducer._kernel import (
     RequestSealer,
     RequestSettler,
     TopicSlot,
+    WindowState,
 )
+from pykaproducer._machines.batch import Batch
 from pykaproducer._machines.partition_buffer import PartitionBuffer
 from pykaproducer._machines.window import MIN_REQUEST_TIMEOUT
 from pykaproducer._pipeline.bridge import Bridge
@@ -27,6 +29,11 @@ from pykaproducer.config import Config
 #: After a request was handed over, no partition is lent for a pause (seconds), first and at most:
 #: other threads send too, or the broker is slow, and handing over costs more than it saves.
 _PAUSE: Final = 0.01, 1.0
+#: Nothing is lent after a request with more batches, or with more rows in one.
+_FEW: Final = 16
+#: How often messages wait for the stages' requests in flight, and how long at most (seconds).
+_REST_EVERY: Final = 0.5
+_LONGEST_REST: Final = 0.1
 #: The pause is the shortest one again after this number of requests without a hand-over.
 _WORTHWHILE: Final = 20
 
@@ -46,6 +53,7 @@ class CallerPaths:
         *,
         sealer: RequestSealer,
         settler: RequestSettler,
+        window: WindowState,
         sent: Callable[[ProduceRequest], None],
     ) -> None:
         self._idempotent = config.idempotent
@@ -54,11 +62,12 @@ class CallerPaths:
         self._metadata = metadata
         self._metrics = worker.metrics
         self._bridge = bridge
-        self._sealer, self._settler = sealer, settler
+        self._sealer, self._settler, self._window = sealer, settler, window
         self._sent = sent
         # Those that are lent.
         self._lent: set[PartitionBuffer] = set()
         self._not_before = 0.0
+        self._rest_at = 0.0  # no rest before that
         self._pause = _PAUSE[0]
         self._lends = worker.clock.is_real and config.acks != 0 and config.linger_ms == 0
 
@@ -67,33 +76,74 @@ class CallerPaths:
         """Whether callers may use any partition."""
         return bool(self._lent)
 
-    def offer(self, request: ProduceRequest, slot: TopicSlot) -> None:
-        """Lend the partition of *request*, which was answered, if nothing of it is left.
+    def offers(self, request: ProduceRequest) -> list[tuple[Batch, TopicSlot]]:
+        """Return the batches of *request*, each with its topic's slot, if they may be offered.
 
-        *slot*: of its topic.
+        Called before they are settled: their last row releases the slot.
         """
-        if not self._lends or not self._bridge.lends or len(request.batches) != 1:
-            return
-        batch = request.batches[0]
-        buffer = batch.in_buffer
-        if not self._is_at_rest(buffer) or self._clock.monotonic() < self._not_before:
-            return
-        view = self._metadata.view.topics.get(batch.topic)
-        if view is None or view.leaders.get(batch.partition) != self._bridge.broker_id:
-            return
-        if buffer.path is None:
-            buffer.path = self._new_path(buffer)
-        self._lent.add(buffer)
-        buffer.path.lend(view, self._metrics.topic(batch.topic))
-        slot.lend_path(batch.partition, buffer.path)
+        batches = request.batches
+        if not self._lends or not self._bridge.lends or len(batches) > _FEW:
+            return []
+        found = []
+        for batch in batches:
+            slot = batch.parts[0].chunk.slot
+            if slot is None or batch.count > _FEW:
+                return []
+            found.append((batch, slot))
+        return found
 
-    def _is_at_rest(self, buffer: PartitionBuffer) -> bool:
-        if buffer.pending or buffer.unanswered or buffer.failing or buffer in self._lent:
+    def offer(self, offers: list[tuple[Batch, TopicSlot]], *, alone: bool) -> None:
+        """Lend the partitions of :meth:`offers`, which were answered, if nothing of them is left.
+
+        *alone*: no request is in flight.
+        """
+        if not offers or (now := self._clock.monotonic()) < self._not_before:
+            return
+        for batch, slot in offers:
+            buffer = batch.in_buffer
+            if not self._is_usual(buffer):
+                continue
+            if buffer.pending or buffer.unanswered:
+                self._rest(buffer, slot, now)
+            else:
+                self._lend(buffer, slot)
+        if alone:
+            self._bridge.caller_link.end_rest()
+        elif self._lent:
+            self._rest(offers[0][0].in_buffer, offers[0][1], now)
+
+    def _lend(self, buffer: PartitionBuffer, slot: TopicSlot) -> None:
+        view = self._metadata.view.topics.get(buffer.topic)
+        if view is None or view.leaders.get(buffer.partition) != self._bridge.broker_id:
+            return
+        path = self._path(buffer)
+        self._lent.add(buffer)
+        path.lend(view, self._metrics.topic(buffer.topic))
+        slot.lend_path(buffer.partition, path)
+
+    def _rest(self, buffer: PartitionBuffer, slot: TopicSlot, now: float) -> None:
+        """Let the next messages of *slot* wait until the requests in flight are answered, or soon.
+
+        Where the next message always comes before the response, nothing would ever be lent.
+        """
+        if now < self._rest_at:
+            return
+        self._rest_at = now + _REST_EVERY
+        most = min(2 * self._window.round_trip, _LONGEST_REST)
+        self._bridge.caller_link.rest(slot, self._path(buffer), now + most)
+
+    def _is_usual(self, buffer: PartitionBuffer) -> bool:
+        if buffer.failing or buffer in self._lent:
             return False
         sequencer = buffer.sequencer
         if not self._idempotent:
             return True
         return sequencer.producer is not None and sequencer.known and not sequencer.stale
+
+    def _path(self, buffer: PartitionBuffer) -> CallerPath:
+        if buffer.path is None:
+            buffer.path = self._new_path(buffer)
+        return buffer.path
 
     def _new_path(self, buffer: PartitionBuffer) -> CallerPath:
         return CallerPath(
@@ -101,23 +151,25 @@ class CallerPaths:
             buffer,
             self._sealer,
             self._settler,
+            self._window,
             timeout=self._timeout,
             patience=min(self._timeout, MIN_REQUEST_TIMEOUT),
         )
 
     def take_back(self, buffer: PartitionBuffer) -> None:
-        """Let callers no longer use *buffer*. Count its request that a caller has in flight."""
+        """Let callers no longer use *buffer*. Count its requests that callers have in flight."""
         if buffer not in self._lent:
             return
         self._lent.remove(buffer)
         path = buffer.path
         assert path is not None, "it was lent"
         begun = path.withdraw()
-        if begun is not None:
+        if begun:
             is_worthwhile = path.n_sent > _WORTHWHILE
             self._pause = _PAUSE[0] if is_worthwhile else min(2 * self._pause, _PAUSE[1])
             self._not_before = self._clock.monotonic() + self._pause
-            self._sent(begun)
+            for request in begun:
+                self._sent(request)
 
     def take_all_back(self) -> None:
         """Take every buffer back."""

@@ -65,6 +65,10 @@ class Wrapped:
         return self.real.doing
 
     @property
+    def encrypts(self) -> bool:
+        return self.real.encrypts
+
+    @property
     def reached(self) -> bool:
         return self.real.reached
 

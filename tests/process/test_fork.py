@@ -441,7 +441,9 @@ def test_a_fork_in_a_serializer() -> None:
 
         with ScriptedCluster(topics={"t": 1}) as cluster:
             # No stage takes the parent's chunk: it is open at the fork.
-            producer = cluster.producer(value_serializer=forks, linger_ms=0)
+            producer = cluster.producer(
+                value_serializer=forks, linger_ms=0, stage_threads="own"
+            )
             producer.send("t", b"first").result(30)
             producer._pipeline.dispatcher.wake = lambda **_: None
             producer.send("t", b"the parent's")
