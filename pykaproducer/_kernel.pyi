@@ -61,6 +61,10 @@ class Budget:
     used: int
     #: Number of waiting threads.
     waiting: int
+    #: Whether messages linger, unless a thread waits alone.
+    lingers: bool
+    #: Whether a thread waits alone for an outcome, so that no message lingers.
+    ends_lingering: bool
     def __init__(self, limit: int) -> None:
         """Create a budget of *limit* bytes."""
     def fits(self, amount: int) -> bool:
@@ -1005,6 +1009,8 @@ class Delivery:
         """Return the same as :meth:`failure` without marking the outcome as observed."""
     def watch(self, lock: Any) -> bool:
         """Have *lock* released when the message is settled. Return False if it is already."""
+    def wants_no_lingering(self) -> bool:
+        """Return whether the calling thread, which watches, waits alone, and so ends lingering."""
     def unwatch(self, lock: Any) -> None:
         """Cancel :meth:`watch`."""
     def when_settled(self, function: Callable[[Delivery], object]) -> bool:

@@ -167,7 +167,8 @@ class Config(SecuritySettings, NetworkSettings):
         0,
         milliseconds(),
         "How long a batch that is not full may wait for more messages. Ignored while a flush is "
-        "in progress or buffer_memory is full.",
+        "in progress or buffer_memory is full, and while a thread waits for a message, if no other "
+        "thread or task waits for one of the producer's messages.",
         unit="ms",
         aliases=("queue.buffering.max.ms",),
     )

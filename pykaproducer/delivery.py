@@ -70,6 +70,9 @@ class ProducerRef:
         #: Returns why a message for a topic, and its partition if it has one, is still pending.
         self.reason_for: Callable[[str, int | None], str | None] = _unknown
 
+        #: Has lingering messages sent, because a thread waits alone.
+        self.end_lingering: Callable[[], None] = _nothing
+
     def check_may_wait(self, delivery: Delivery) -> None:
         """Raise if the caller can never receive the outcome of the pending *delivery*."""
         if self.pid != os.getpid():
@@ -88,6 +91,10 @@ class ProducerRef:
 
 def _never() -> bool:
     return False
+
+
+def _nothing() -> None:
+    pass
 
 
 def _unknown(topic: str, partition: int | None) -> None:
@@ -112,6 +119,8 @@ def wait(delivery: Delivery, timeout: float | None, waited: float = 0.0) -> bool
     if not delivery.watch(lock):
         return True
     try:
+        if delivery.wants_no_lingering():
+            context.end_lingering()
         # The loop is needed because a wait longer than the platform's limit is split.
         while not threads.acquire_or_fork(clock, lock, deadline):
             if deadline is not None and clock.monotonic() >= deadline:

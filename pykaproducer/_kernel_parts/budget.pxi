@@ -46,6 +46,12 @@ cdef class Budget:
     cdef list turns                     # waiting Turns, in order of arrival
     cdef int n_waiting                  # their number, which send() checks
     cdef Guard guard                    # of both
+    # Threads and tasks that wait for an outcome, and when there were several (ns).
+    cdef int64_t awaited
+    cdef int64_t crowded_at
+    #: Whether messages linger, unless a thread waits alone.
+    cdef public bint lingers
+    cdef int lone_wait                  # a thread waits alone, and so ends lingering
 
     def __cinit__(self):
         init_guard(&self.guard)
@@ -63,6 +69,11 @@ cdef class Budget:
     def waiting(self):
         """Return the number of waiting threads."""
         return load_int(&self.n_waiting)
+
+    @property
+    def ends_lingering(self):
+        """Return whether a thread waits alone for an outcome, so that no message lingers."""
+        return load_int(&self.lone_wait) != 0
 
     def fits(self, int64_t amount):
         """Return whether *amount* bytes are free now."""
@@ -167,3 +178,27 @@ cdef int release_once(lock) except -1:
         except RuntimeError:
             pass                        # another thread has released it, which a GIL rules out
     return 0
+
+
+#: For so long after several threads or tasks have waited, a thread does not count as alone (ns):
+#: of many that wait in turn, one is always the first.
+cdef int64_t _CROWDED = 100000000
+
+
+cdef void begin_wait(Budget self) noexcept:
+    """Count a thread or a task that waits for an outcome."""
+    if atomic_add(&self.awaited, 1) > 0 and self.lingers:
+        self.crowded_at = kernel_clock(0)
+        store_int(&self.lone_wait, 0)
+
+
+cdef void end_wait(Budget self, int64_t count) noexcept:
+    """Count *count* of them less."""
+    if atomic_add(&self.awaited, -count) <= count:
+        store_int(&self.lone_wait, 0)
+
+
+cdef bint is_lone_wait(Budget self, int64_t awaited) noexcept:
+    """Return whether a thread may end lingering, as *awaited* is all that is waited for."""
+    return (atomic_add(&self.awaited, 0) <= awaited
+            and kernel_clock(0) - self.crowded_at > _CROWDED)

@@ -11,14 +11,15 @@
 # is in flight, the message is in a `ProduceRequest`, which has one owner:
 #
 # 1. The stages lend: a TopicWorker its partitioner (`CallerRoute`), a BrokerWorker a partition of
-#    which nothing is pending or in flight (`CallerPath`), and a Bridge its connection while it
+#    which it has nothing pending or in flight (`CallerPath`), and a Bridge its connection while it
 #    waits (`CallerLink`).
-# 2. A caller that finds all three, and no other message of the topic without an outcome, sends. It
-#    uses the functions and the objects that the stages use.
-# 3. If the response confirms the batch, the caller or the Bridge settles it. The other stages do
-#    not know of the message.
-# 4. Otherwise the request is handed over: its state becomes OF_STAGES, and the Bridge continues
-#    with it as if it had written it (`Bridge._adopt`). A caller then waits as usual. Either side
+# 2. A caller that finds all three, and no other message of the topic in the stages, sends. It uses
+#    the functions and the objects that the stages use.
+# 3. If the response confirms the batches, the caller or the Bridge settles them. The other stages
+#    do not know of the messages.
+# 4. Otherwise all requests of the connection are handed over: their state becomes OF_STAGES, and
+#    the Bridge continues with them as if it had written them (`Bridge._adopt`). A caller then waits
+#    as usual. Either side
 #    may begin: the caller, if the response is an error, malformed, or late, or if a signal arrives;
 #    a stage, if it needs the partition or the connection, or has to know all messages (a flush).
 #

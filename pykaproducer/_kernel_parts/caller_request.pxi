@@ -114,8 +114,11 @@ cdef bint send_as_caller(TopicSlot slot, Chunk chunk, double seconds) except -1:
     cdef CallerLink link
     if runs_stages or slot.route is None:
         return False
-    if slot.chunk is chunk and not drive(slot):
-        return False
+    if slot.chunk is chunk:
+        if chunk.budget.lingers and not is_lone_wait(chunk.budget, 0):
+            return False
+        if not drive(slot):
+            return False
     request = driven_request(slot, chunk)
     if request is None or not has_no_callbacks(chunk):
         return False
@@ -409,7 +412,9 @@ cdef void wait_as_caller(ProduceRequest request, int patience) noexcept:
     cdef pollfd fds[2]
     cdef int found
     cdef bint waits_for_another = False
+    cdef Budget budget = part_of(request).chunk.budget
     link.has_reader = True
+    begin_wait(budget)
     set_watched(link.watch, link.watched, False)
     while request.state == OF_CALLER:
         left = (end - kernel_clock(0) + 999999) // 1000000
@@ -441,6 +446,7 @@ cdef void wait_as_caller(ProduceRequest request, int patience) noexcept:
         if read_response(link) != 0:
             break
     link.has_reader = False
+    end_wait(budget, 1)
     if link.watched >= 0:
         set_watched(link.watch, link.watched, True)
     if request.state == OF_CALLER and not settle_response(request, False):

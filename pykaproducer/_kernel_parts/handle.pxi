@@ -129,6 +129,14 @@ cdef class Delivery:
         """Have *lock* released when the message is settled. Return False if it is already."""
         return add_waiter(self.chunk, self.row, lock)
 
+    def wants_no_lingering(self):
+        """Return whether the calling thread, which watches, waits alone, and so ends lingering."""
+        cdef Budget budget = self.chunk.budget
+        cdef bint alone = budget.lingers and is_lone_wait(budget, 1)
+        if alone:
+            store_int(&budget.lone_wait, 1)
+        return alone
+
     def unwatch(self, lock):
         """Cancel :meth:`watch`."""
         drop_waiter(self.chunk, self.row, lock)

@@ -18,6 +18,7 @@ cdef bint add_waiter(Chunk chunk, uint32_t row, lock) except -1:
         if chunk.waiters is None:
             chunk.waiters = fresh
         add_to_row(chunk.waiters, number, first, lock)
+        begin_wait(chunk.budget)
     finally:
         leave_guard(&chunk.lock)
     if flags_of(chunk, row) & SETTLED:
@@ -47,8 +48,8 @@ cdef drop_waiter(Chunk chunk, uint32_t row, lock):
     try:
         if chunk.waiters is not None:
             locks = chunk.waiters.get(number)
-        if locks is not None:
-            remove_item(chunk.waiters, number, locks, lock)
+        if locks is not None and remove_item(chunk.waiters, number, locks, lock):
+            end_wait(chunk.budget, 1)
     finally:
         leave_guard(&chunk.lock)
 
@@ -103,6 +104,7 @@ cdef wake_waiters(Slice settled):
         for row in rows:
             if flags_of(chunk, <uint32_t>row) & SETTLED:
                 locks += taken(chunk, chunk.waiters, row)
+    end_wait(chunk.budget, len(locks))
     release_all(locks)
 
 

@@ -78,17 +78,21 @@ class LendableConnection(Connection):
         self._liveness.just_checked = False
 
     def adopt(self, request: Request, begun: ProduceRequest) -> None:
-        """Continue with *request*, which a caller has *begun*."""
+        """Continue with *request*, which a caller has *begun*.
+
+        Called for all of them, oldest first, before :meth:`received`. A failure ends the connection
+        only then, and so with all of them.
+        """
         request.correlation_id = begun.correlation_id
         request.timeout = request.deadline - begun.sent
         self._timeouts.taken(begun.sent)
         self._liveness.just_checked = False
         self._session.unanswered.append(request)
-        self._work(self._continue, request, begun)
-
-    def _continue(self, request: Request, begun: ProduceRequest) -> None:
-        self._outbox.add(begun.buffers, request)
-        self._outbox.took(begun.written, begun.sent, self._events)
+        try:
+            self._outbox.add(begun.buffers, request)
+            self._outbox.took(begun.written, begun.sent, self._events)
+        except MemoryError as error:
+            self._failure = error
 
     def received(self, data: bytes) -> None:
         """Continue with *data*, what was read of the responses to requests that are adopted."""

@@ -69,7 +69,7 @@ class CallerPaths:
         self._not_before = 0.0
         self._rest_at = 0.0  # no rest before that
         self._pause = _PAUSE[0]
-        self._lends = worker.clock.is_real and config.acks != 0 and config.linger_ms == 0
+        self._lends = worker.clock.is_real and config.acks != 0
 
     @property
     def lent(self) -> bool:

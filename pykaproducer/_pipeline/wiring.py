@@ -286,6 +286,16 @@ class Pipeline:
 
         return reason_for
 
+    def lingering_ender(self) -> Callable[[], None]:
+        """Return a weak version of :meth:`_end_lingering`, for handles."""
+        reference = weakref.WeakMethod(self._end_lingering)
+
+        def end_lingering() -> None:
+            if (function := reference()) is not None:
+                function()
+
+        return end_lingering
+
     def why_pending(self) -> str:
         """Return the topic of the oldest pending message and why it is pending, or ""."""
         for chunk in self.incomplete.chunks():
@@ -294,7 +304,10 @@ class Pipeline:
         return ""
 
     def is_flushing(self) -> bool:
-        """Return whether batches must not linger: a flush waits, or a send() found no space."""
+        """Return whether batches must not linger.
+
+        That is while a flush waits, a send() found no space, or a thread waits alone for a message.
+        """
         return len(self._barriers) > 0 or self.space_wanted()
 
     def hold_time(self, leaders: Iterable[int]) -> float:

@@ -94,6 +94,7 @@ class AdmissionHooks(BlockProducer, ObservedProducer):
             pipeline = self._made.setdefault("pipeline", made)
             self._ref.in_own_thread = pipeline.own_threads()
             self._ref.reason_for = pipeline.reasons()
+            self._ref.end_lingering = pipeline.lingering_ender()
             self._pipeline = pipeline
             if pipeline is made:
                 self._end_lingering_when_full(pipeline)
@@ -177,7 +178,9 @@ class AdmissionHooks(BlockProducer, ObservedProducer):
             if notify is not None:
                 notify()
 
-        pipeline.space_wanted = lambda: space.wanted
+        budget = self._budget
+        budget.lingers = self.config.linger_ms > 0
+        pipeline.space_wanted = lambda: space.wanted or budget.ends_lingering
         space.on_full = on_full
 
     def _wait_for_space(self, turn: Turn) -> None:

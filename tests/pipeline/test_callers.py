@@ -164,7 +164,7 @@ def one_outcome(
     caplog.clear()
     settings |= FAST
     if not by_caller:
-        settings["linger_ms"] = 1
+        settings["partitioner"] = lambda key, everything, available: 0
     with ScriptedCluster(topics={"t": 1}) as cluster, cluster.producer(**settings) as p:
         count = warm(p) if by_caller else 1 + p.send("t", b"warm").result(SOON).offset
         cluster.next("produce", action)
@@ -868,20 +868,12 @@ def test_callbacks_run_in_the_reports_thread() -> None:
         assert all("reports" in name for name in threads)
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"linger_ms": 1},
-        {"acks": 0},
-    ],
-    ids=str,
-)
-def test_settings_with_which_the_stages_send(settings: dict[str, Any]) -> None:
-    with ScriptedCluster(topics={"t": 1}) as cluster, cluster.producer(**settings) as p:
+def test_without_acknowledgements_the_stages_send() -> None:
+    with ScriptedCluster(topics={"t": 1}) as cluster, cluster.producer(acks=0) as p:
         for value in numbers(20):
             p.send("t", value).result(SOON)
         assert not last_caller(p)
-        until(lambda: log(cluster) == numbers(20))  # acks=0: later than the outcome
+        until(lambda: log(cluster) == numbers(20))  # later than the outcome
 
 
 def test_while_messages_are_traced_the_stages_send() -> None:

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from pykaproducer import Delivery, DeliveryTimeoutError, Producer, Status
+from pykaproducer import (
+    Delivery,
+    DeliveryTimeoutError,
+    OutcomeTimeoutError,
+    Producer,
+    Status,
+)
 from pykaproducer._kernel import Chunk
 from pykaproducer._pipeline.bridge import Connect
-from pykaproducer.testing import ScriptedCluster
-from pykaproducer.testing.scripted import Drop, Hold, Refuse
+from pykaproducer.testing import ScriptedCluster, scripted
+from pykaproducer.testing.scripted import Drop, Hold, Refuse, ScriptedNetwork
 from tests._support.callers import needs_callers
+from tests._support.tls_cluster import tls_network
 
 from .helper import FAST, SOON, log, numbers, pipeline_of, running, until
 from .test_callers import (
@@ -26,6 +35,28 @@ from .test_callers import (
 )
 
 pytestmark = needs_callers
+
+
+@pytest.fixture(scope="module")
+def tls(tmp_path_factory: pytest.TempPathFactory) -> type[ScriptedNetwork]:
+    pytest.importorskip("trustme")
+    from pykaproducer.testing._certificates import CertificateAuthority
+
+    made = CertificateAuthority("an authority")
+    issued = made.issue("server", ["localhost"])
+    directory = tmp_path_factory.mktemp("tls")
+    authority, certificate = directory / "ca.pem", directory / "server.pem"
+    authority.write_text(made.certificate)
+    certificate.write_text(issued.certificate + issued.key)
+    return tls_network(str(authority), str(certificate))
+
+
+@pytest.fixture(params=["plain", "TLS"], autouse=True)
+def connections(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Whether the connections to the cluster are encrypted."""
+    if request.param == "TLS":
+        monkeypatch.setattr(scripted, "ScriptedNetwork", request.getfixturevalue("tls"))
+    return str(request.param)
 
 
 class Outcomes:
@@ -172,6 +203,7 @@ def test_a_flush_waits_for_the_callback() -> None:
         assert flushed.is_set()
 
 
+@pytest.mark.parametrize("connections", ["plain"], indirect=True)
 def test_a_caller_settles_its_message_while_the_bridge_takes_the_connection_back() -> None:
     with running(topics={"t": 1}) as (cluster, p):
         warm(p)
@@ -249,3 +281,114 @@ def test_with_threads_of_their_own_send_leaves_the_message_to_the_stages() -> No
             p.send("t", b"it", on_delivery=outcomes)
             outcomes.wait(number)
         assert last_caller(p) == before
+
+
+def held_driven(cluster: ScriptedCluster, producer: Producer, count: int) -> list[Hold]:
+    """Hold the responses to the next *count* requests."""
+    holds = [Hold() for _ in range(count)]
+    for hold in holds:
+        cluster.next("produce", hold)
+    return holds
+
+
+def in_flight(producer: Producer) -> int:
+    """Return how many requests are in flight that sending threads have written."""
+    brokers = pipeline_of(producer).brokers.all()
+    return sum(len(broker.bridge.caller_link.requests) for broker in brokers)
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_two_requests_are_in_flight_and_later_messages_follow_together(partitions: int) -> None:
+    with running(topics={"t": partitions}) as (cluster, p):
+        for partition in [*range(partitions)] * 2:
+            warm(p, partition=partition)
+        outcomes = Outcomes()
+        holds = held_driven(cluster, p, 2)
+        before = len(cluster.received("produce"))
+        for number in range(7):
+            p.send("t", b"%d" % number, partition=number % partitions, on_delivery=outcomes)
+            if number == 1:
+                assert in_flight(p) == 2
+        for hold in holds:
+            hold.release()
+        outcomes.wait(7)
+        assert [error for error, _ in outcomes.found] == [None] * 7
+        for partition in range(partitions):
+            values = [v for v in log(cluster, "t", partition) if v != b"warm"]
+            assert values == [b"%d" % number for number in range(partition, 7, partitions)]
+        assert len(cluster.received("produce")) - before == 3
+        until(lambda: not in_flight(p))
+        assert p._budget.used == 0
+
+
+@BOTH
+def test_the_second_request_keeps_its_place_if_the_first_is_refused(idempotent: bool) -> None:
+    with running(topics={"t": 1}, enable_idempotence=idempotent, **FAST) as (cluster, p):
+        count = warm(p)
+        outcomes = Outcomes()
+        cluster.next("produce", Refuse(6))
+        for value in (b"1", b"2", b"3"):
+            p.send("t", value, on_delivery=outcomes)
+        outcomes.wait(3)
+        assert [error for error, _ in outcomes.found] == [None] * 3
+        assert log(cluster)[count:] == [b"1", b"2", b"3"]
+
+
+def test_a_thread_that_waits_and_one_that_does_not() -> None:
+    with running(topics={"t": 1}) as (cluster, p):
+        count = warm(p)
+        outcomes = Outcomes()
+        for number in range(0, 200, 2):
+            p.send("t", b"%d" % number, on_delivery=outcomes)
+            assert p.send("t", b"%d" % (number + 1)).result(SOON).offset == count + number + 1
+        outcomes.wait(100)
+        assert log(cluster)[count:] == numbers(200)
+
+
+def test_an_awaited_message() -> None:
+    async def send(p: Producer) -> list[int]:
+        return [(await p.send("t", value)).offset for value in numbers(50)]
+
+    with running(topics={"t": 1}) as (cluster, p):
+        count = warm(p)
+        assert asyncio.run(send(p)) == list(range(count, count + 50))
+        assert log(cluster)[count:] == numbers(50)
+
+
+#: Longer than any test waits (ms).
+LONG = 600_000
+LINGERING: dict[str, Any] = {"linger_ms": LONG, "delivery_timeout_ms": 2 * LONG}
+
+
+def test_a_thread_that_waits_alone_ends_lingering() -> None:
+    with running(topics={"t": 1}, **LINGERING) as (cluster, p):
+        for number in range(20):
+            p.send("t", b"%d" % number)
+            assert p.send("t", b"%d" % number).result(SOON).offset == 2 * number + 1
+        assert len(cluster.batches("t")) == 20
+
+
+def test_it_ends_lingering_of_a_message_that_the_stages_have() -> None:
+    with running(topics={"t": 1}, **LINGERING) as (_, p):
+        p.send("t", b"1").result(SOON)
+        delivery = p.send("t", b"2")
+        until(lambda: sum(stage["rows"] for stage in p.stats()["stages"]) == 1)
+        assert delivery.result(SOON).offset == 1
+
+
+def test_lingering_does_not_end_while_another_message_is_waited_for() -> None:
+    with running(topics={"t": 1}, **LINGERING) as (cluster, p):
+        p.send("t", b"1").result(SOON)
+        hold = Hold()
+        cluster.next("produce", hold)
+        with ThreadPoolExecutor(1) as pool:
+            other = pool.submit(lambda: p.send("t", b"2").result(SOON))
+            hold.wait_until_held()
+            delivery = p.send("t", b"3")
+            with pytest.raises(OutcomeTimeoutError):
+                delivery.result(0.05)
+            hold.release()
+            other.result(SOON)
+        assert not delivery.done()
+        p.flush(SOON)
+        assert delivery.result(SOON).offset == 2
