@@ -63,8 +63,9 @@ class Budget:
     waiting: int
     #: Whether messages linger, unless a thread waits alone.
     lingers: bool
-    #: Whether a thread waits alone for an outcome, so that no message lingers.
-    ends_lingering: bool
+    @property
+    def ends_lingering(self) -> bool:
+        """Whether a thread waits alone for an outcome, so that no message lingers."""
     def __init__(self, limit: int) -> None:
         """Create a budget of *limit* bytes."""
     def fits(self, amount: int) -> bool:
@@ -85,6 +86,9 @@ class Turn:
     #: Whether the bytes are reserved for the thread.
     granted: bool
 
+class TaskWaiter:
+    """Base class of that for which a task waits, where a thread waits for a lock."""
+
 @final
 class Chunk:
     """Rows of one topic, in the order of their ``send()``.
@@ -94,6 +98,8 @@ class Chunk:
 
     #: Topic of all rows.
     topic: str
+    #: The producer's ``buffer_memory``.
+    budget: Budget
     #: The slot from which it is, or was, taken; None once all rows are reported.
     slot: TopicSlot | None
     #: Number in order of opening.
@@ -376,6 +382,7 @@ class WindowState:
     limit: int
     #: Time that the last answered request took after the previous response (seconds).
     took: float
+    answered_at: float
     sealed_at: float
     #: Time from the sending of the last answered request to the response.
     round_trip: float
@@ -758,6 +765,8 @@ class ProduceRequest:
         missing or left over. Then :func:`~pykaproducer._wire.produce.decode_produce` is to decode
         it.
         """
+    def drop_report(self) -> None:
+        """Remove the first of :attr:`reports`, which is reported. Needs no memory."""
     def result(self, place: int) -> tuple[int, int]:
         """Return ``(base offset, timestamp)`` of a confirmed batch, the one at *place*."""
 
@@ -1009,8 +1018,6 @@ class Delivery:
         """Return the same as :meth:`failure` without marking the outcome as observed."""
     def watch(self, lock: Any) -> bool:
         """Have *lock* released when the message is settled. Return False if it is already."""
-    def wants_no_lingering(self) -> bool:
-        """Return whether the calling thread, which watches, waits alone, and so ends lingering."""
     def unwatch(self, lock: Any) -> None:
         """Cancel :meth:`watch`."""
     def when_settled(self, function: Callable[[Delivery], object]) -> bool:
@@ -1174,7 +1181,7 @@ def this_thread_runs_stages(runs: bool) -> None:
 class ReportsInbox:
     """The inbox of the stage Reports, for a Bridge that settles a caller's request."""
 
-    #: Whether the stage has a thread, and calls callbacks.
+    #: Whether the stage is known to have a thread, and calls callbacks.
     is_open: bool
     def __init__(
         self, put: Callable[[Slice], None], wake_event: WakeEvent, incomplete: Any
@@ -1213,9 +1220,9 @@ class CallerLink:
     def poll(self, watched: list[tuple[int, int]], timeout_ms: int) -> list[int]:
         """Wait as :func:`poll_events`, and settle and report callers' requests. For the Bridge.
 
-        Returns when anything else happens. Meanwhile no Python code runs, but that of codecs.
+        Returns when anything else happens.
         """
-    def reported(self) -> None:
+    def forget_unreported(self) -> None:
         """Forget the request that was settled and not reported."""
     def lend(self) -> None:
         """Let a caller use the socket, until :meth:`take_back`. No request is in flight."""
@@ -1224,11 +1231,11 @@ class CallerLink:
     def take_back(self) -> list[ProduceRequest]:
         """Let no caller use the socket. Return the requests in flight, to be adopted, oldest first.
 
-        After each of them, :meth:`forget_request` is to be called, and at last :meth:`received`.
+        After each, :meth:`forget_request` is to be called, and at last :meth:`take_received`.
         """
     def forget_request(self) -> None:
         """Forget the oldest request that :meth:`take_back` has returned: it was adopted."""
-    def received(self) -> bytes:
+    def take_received(self) -> bytes:
         """Return the bytes of responses that were read, and forget them."""
     @property
     def is_handed_over(self) -> bool:
@@ -1245,7 +1252,10 @@ class CallerLink:
         Then the socket can be lent, and they are sent. *until*: at most (monotonic seconds).
         """
     def end_rest(self) -> None:
-        """Have the slots that wait sent, or announced: a path was lent, or is not going to be."""
+        """Send or announce the waiting slots, because a path was lent or will not be."""
+    @property
+    def rest_ends(self) -> float | None:
+        """When messages have waited long enough, if that is all that ends their rest."""
     def drive_waiting(self, possible: bool) -> TopicSlot | None:
         """Send the messages of the first slot that waits. The others wait for their response.
 
@@ -1278,7 +1288,7 @@ class CallerRoute:
 
 @final
 class CallerPath:
-    """A partition without a message in progress, as callers use it."""
+    """A partition of which the stages have nothing, as callers use it."""
 
     #: Requests since it was lent.
     n_sent: int

@@ -228,6 +228,7 @@ include "_kernel_parts/polled_admission.pxi"
 include "_kernel_parts/write.pxi"
 include "_kernel_parts/wait.pxi"
 include "_kernel_parts/caller.pxi"
+include "_kernel_parts/caller_link.pxi"
 include "_kernel_parts/caller_request.pxi"
 
 

@@ -70,7 +70,7 @@ class ProducerRef:
         #: Returns why a message for a topic, and its partition if it has one, is still pending.
         self.reason_for: Callable[[str, int | None], str | None] = _unknown
 
-        #: Has lingering messages sent, because a thread waits alone.
+        #: Sends lingering messages, because a thread waits alone.
         self.end_lingering: Callable[[], None] = _nothing
 
     def check_may_wait(self, delivery: Delivery) -> None:
@@ -114,12 +114,14 @@ def wait(delivery: Delivery, timeout: float | None, waited: float = 0.0) -> bool
     deadline = clock.after(timeout)
     if deadline is not None:
         deadline -= waited
+    if deadline is not None and clock.monotonic() >= deadline:
+        return False
     lock = _thread.allocate_lock()
     lock.acquire()
     if not delivery.watch(lock):
         return True
     try:
-        if delivery.wants_no_lingering():
+        if delivery.chunk.budget.ends_lingering:
             context.end_lingering()
         # The loop is needed because a wait longer than the platform's limit is split.
         while not threads.acquire_or_fork(clock, lock, deadline):
@@ -250,7 +252,7 @@ def log_callback_error(function: object, error: BaseException) -> None:
     log.error("exception in delivery callback %r", function, exc_info=error)
 
 
-class _LoopWaiter:
+class _LoopWaiter(_kernel.TaskWaiter):
     """A waiter that wakes an event loop, with the interface of a lock for the kernel's table."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:

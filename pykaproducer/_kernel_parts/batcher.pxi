@@ -273,26 +273,34 @@ cdef inline void count_bytes(Batcher self, BufferState buffer) noexcept:
 
 
 cdef int may_send(Batcher self, BufferState buffer) except -1:
-    """Return whether *buffer* may have one more batch in flight."""
-    cdef BatchState oldest, youngest
+    """Return whether *buffer* may have one more batch in flight, the first that is pending."""
+    cdef int64_t number = buffer.sequencer.sealed + 1
+    if not buffer.unanswered:
+        return not buffer.waits_for_id and self.sealed_limit > 0
+    head = buffer.pending[0]
+    if buffer.sequencer.stale and type(head) is Slice:
+        return False  # it starts a new epoch, after the responses to batches of the old one
+    if isinstance(head, BatchState):
+        number = (<BatchState>head).number
+    return may_follow(self, buffer, number)
+
+
+cdef int may_follow(Batcher self, BufferState buffer, int64_t number) except -1:
+    """Return whether the *number*-th batch may be sent after those of *buffer* in flight."""
     cdef Py_ssize_t unanswered = len(buffer.unanswered)
+    cdef BatchState oldest = <BatchState>buffer.unanswered[0]
+    cdef BatchState youngest = <BatchState>buffer.unanswered[unanswered - 1]
     if buffer.waits_for_id:
         return False
-    if not unanswered:
-        return self.sealed_limit > 0
-    oldest = <BatchState>buffer.unanswered[0]
-    youngest = <BatchState>buffer.unanswered[unanswered - 1]
     if youngest.first_sequence >= 0 and not buffer.sequencer.known:
         return False
-    if buffer.sequencer.stale and type(buffer.pending[0]) is Slice:
-        return False  # it starts a new epoch, after the responses to batches of the old one
-    if oldest.first_sequence >= 0 and would_be_forgotten(buffer, oldest):
+    if oldest.first_sequence >= 0 and would_be_forgotten(number, oldest):
         return False
     return unanswered < self.sealed_limit
 
 
-cdef bint would_be_forgotten(BufferState buffer, BatchState oldest) except -1:
-    """Return whether the next batch of *buffer* is too far from the *oldest* one in flight.
+cdef bint would_be_forgotten(int64_t number, BatchState oldest) noexcept:
+    """Return whether the *number*-th batch is too far from the *oldest* one in flight.
 
     A broker recognises a retried batch only among the last five batches that it appended.
     Limiting the number of batches in flight does not limit how many it appends:
@@ -306,10 +314,6 @@ cdef bint would_be_forgotten(BufferState buffer, BatchState oldest) except -1:
 
     So a batch is sent only while the broker would still remember the oldest one.
     """
-    head = buffer.pending[0]
-    cdef int64_t number = buffer.sequencer.sealed + 1
-    if isinstance(head, BatchState):
-        number = (<BatchState>head).number
     return number - oldest.number >= _REMEMBERED
 
 

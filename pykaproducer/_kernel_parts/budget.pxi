@@ -46,12 +46,11 @@ cdef class Budget:
     cdef list turns                     # waiting Turns, in order of arrival
     cdef int n_waiting                  # their number, which send() checks
     cdef Guard guard                    # of both
-    # Threads and tasks that wait for an outcome, and when there were several (ns).
-    cdef int64_t awaited
+    # Threads and tasks that wait for an outcome; the tasks alone; when there were several (ns).
+    cdef int64_t awaited, by_tasks
     cdef int64_t crowded_at
     #: Whether messages linger, unless a thread waits alone.
     cdef public bint lingers
-    cdef int lone_wait                  # a thread waits alone, and so ends lingering
 
     def __cinit__(self):
         init_guard(&self.guard)
@@ -73,7 +72,8 @@ cdef class Budget:
     @property
     def ends_lingering(self):
         """Return whether a thread waits alone for an outcome, so that no message lingers."""
-        return load_int(&self.lone_wait) != 0
+        return (self.lingers and load_long(&self.awaited) == 1 and load_long(&self.by_tasks) == 0
+                and was_not_crowded(self))
 
     def fits(self, int64_t amount):
         """Return whether *amount* bytes are free now."""
@@ -185,20 +185,29 @@ cdef int release_once(lock) except -1:
 cdef int64_t _CROWDED = 100000000
 
 
-cdef void begin_wait(Budget self) noexcept:
-    """Count a thread or a task that waits for an outcome."""
+cdef class TaskWaiter:
+    """Base class of that for which a task waits, where a thread waits for a lock."""
+
+
+cdef void begin_wait(Budget self, lock) noexcept:
+    """Count a thread or a task that waits for an outcome. *lock*: for which it waits."""
     if atomic_add(&self.awaited, 1) > 0 and self.lingers:
-        self.crowded_at = kernel_clock(0)
-        store_int(&self.lone_wait, 0)
+        store_long(&self.crowded_at, kernel_clock(0))
+    if isinstance(lock, TaskWaiter):
+        atomic_add(&self.by_tasks, 1)
 
 
-cdef void end_wait(Budget self, int64_t count) noexcept:
-    """Count *count* of them less."""
-    if atomic_add(&self.awaited, -count) <= count:
-        store_int(&self.lone_wait, 0)
+cdef void end_wait(Budget self, lock) noexcept:
+    """Revert :func:`begin_wait`."""
+    atomic_add(&self.awaited, -1)
+    if isinstance(lock, TaskWaiter):
+        atomic_add(&self.by_tasks, -1)
 
 
-cdef bint is_lone_wait(Budget self, int64_t awaited) noexcept:
-    """Return whether a thread may end lingering, as *awaited* is all that is waited for."""
-    return (atomic_add(&self.awaited, 0) <= awaited
-            and kernel_clock(0) - self.crowded_at > _CROWDED)
+cdef bint would_wait_alone(Budget self) noexcept:
+    """Return whether a thread that begins to wait now ends lingering."""
+    return load_long(&self.awaited) == 0 and was_not_crowded(self)
+
+
+cdef bint was_not_crowded(Budget self) noexcept:
+    return kernel_clock(0) - load_long(&self.crowded_at) > _CROWDED

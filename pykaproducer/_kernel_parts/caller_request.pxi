@@ -35,7 +35,7 @@ cdef bint waits_for_response(TopicSlot slot) except -1:
     """
     cdef CallerPath path = slot.rests_for
     if path is not None:
-        if path.link.is_resting():
+        if path.link.is_resting() and path.link.watched >= 0:
             return wait_for_turn(slot, path)
         slot.rests_for = None
     path = slot.last_path
@@ -51,17 +51,12 @@ cdef bint is_open(CallerPath path, double now) except -1:
 
 
 cdef bint partition_is_open(CallerPath path) except -1:
-    """Return whether one more batch of the partition may be in flight: as may_send()."""
+    """Return whether one more batch of the partition may be in flight."""
     cdef BufferState buffer = path.buffer
-    cdef BatchState oldest
-    cdef Py_ssize_t in_partition = len(buffer.unanswered)
-    if not in_partition:
-        return True
-    oldest = <BatchState>buffer.unanswered[0]
     # Without sequence numbers a retry would change the order: see SealedAhead.
-    return (oldest.first_sequence >= 0 and buffer.sequencer.known
-            and in_partition < path.sealer.batcher.sealed_limit
-            and buffer.sequencer.sealed + 1 - oldest.number < _REMEMBERED)
+    return not buffer.unanswered or (
+        (<BatchState>buffer.unanswered[0]).first_sequence >= 0 and not buffer.sequencer.stale
+        and may_follow(path.sealer.batcher, buffer, buffer.sequencer.sealed + 1))
 
 
 cdef bint wait_for_turn(TopicSlot slot, CallerPath path) noexcept:
@@ -115,7 +110,7 @@ cdef bint send_as_caller(TopicSlot slot, Chunk chunk, double seconds) except -1:
     if runs_stages or slot.route is None:
         return False
     if slot.chunk is chunk:
-        if chunk.budget.lingers and not is_lone_wait(chunk.budget, 0):
+        if chunk.budget.lingers and not would_wait_alone(chunk.budget):
             return False
         if not drive(slot):
             return False
@@ -142,13 +137,13 @@ cdef bint send_as_caller(TopicSlot slot, Chunk chunk, double seconds) except -1:
 cdef ProduceRequest driven_request(TopicSlot slot, Chunk chunk):
     """Return the request in flight with *chunk* that a caller has sent, or None.
 
-    *chunk*: None stands for the last one of *slot*.
+    *chunk*: None stands for the oldest one of *slot*.
     """
     cdef ProduceRequest request
     cdef Chunk sent
     if slot.last_path is None:
         return None
-    for request in reversed(slot.last_path.link.requests):
+    for request in slot.last_path.link.requests:
         sent = part_of(request).chunk
         if request.state == OF_CALLER and (sent.origin is slot if chunk is None else sent is chunk):
             return request
@@ -203,6 +198,7 @@ cdef ProduceRequest prepared(TopicSlot slot, Chunk chunk):
     cdef CallerPath path = None
     cdef list parts, paths = [], batches = []
     cdef double now
+    cdef Py_ssize_t pins = 0
     try:
         parts, unknown = split_chunk(chunk, route.partitioner, route.partitions, route.available)
         if unknown is not None or slot.paths is None or not 0 < len(parts) <= _CALLER_BATCHES:
@@ -216,8 +212,12 @@ cdef ProduceRequest prepared(TopicSlot slot, Chunk chunk):
             paths.append(path)
         if path.link.fd < 0 or chunk.closed or not is_one_batch(path.sealer.batcher, chunk):
             return None
+        # For each part at once: while one is compressed, another thread may send all of them, and
+        # the rows would be freed. encode_parts() unpins the chunk once.
+        pins = len(parts)
+        chunk.pins += pins
         for path, part in zip(paths, parts):
-            chunk.pins += 1             # encode_parts() unpins it
+            pins -= 1
             batches.append(path.sealer.encoded(path.buffer, [part], 0))
         now = kernel_clock(0) / <double>_NS
         request = ProduceRequest(batches, now=now, deadline=request_deadline(
@@ -228,6 +228,10 @@ cdef ProduceRequest prepared(TopicSlot slot, Chunk chunk):
         request.prepare_settling()
     except MemoryError:
         return None
+    finally:
+        while pins:
+            pins -= 1
+            unpin(chunk)
     return None if len(request.buffers) > _CALLER_BUFFERS else request
 
 
@@ -275,7 +279,7 @@ cdef bint begin(TopicSlot slot, Chunk chunk, ProduceRequest request):
     if link.requests:
         if not is_open(request.path, request.sent):
             return wait_for_turn(slot, request.path)
-        for path in request.paths:
+        for path in request.paths[1:]:
             if not partition_is_open(path):
                 return wait_for_turn(slot, path)
     if not enter_request(request):
@@ -293,6 +297,7 @@ cdef bint begin(TopicSlot slot, Chunk chunk, ProduceRequest request):
         path.n_sent += 1
     request.path.window.sealed_at = request.sent
     request.state = OF_CALLER
+    request.slot = slot
     slot.driven += 1
     write_as_caller(request)
     return True
@@ -383,7 +388,7 @@ cdef void write_as_caller(ProduceRequest request) noexcept:
 
 
 cdef int put_buffers(list buffers, iovec *iov) noexcept:
-    """Fill in *iov* from the frame of a request with one batch. Return their number."""
+    """Fill in *iov* from the frame of a request. Return the number of entries."""
     cdef int count = 0
     for each in buffers:
         if type(each) is RecordBatch:
@@ -414,7 +419,7 @@ cdef void wait_as_caller(ProduceRequest request, int patience) noexcept:
     cdef bint waits_for_another = False
     cdef Budget budget = part_of(request).chunk.budget
     link.has_reader = True
-    begin_wait(budget)
+    begin_wait(budget, None)
     set_watched(link.watch, link.watched, False)
     while request.state == OF_CALLER:
         left = (end - kernel_clock(0) + 999999) // 1000000
@@ -446,7 +451,7 @@ cdef void wait_as_caller(ProduceRequest request, int patience) noexcept:
         if read_response(link) != 0:
             break
     link.has_reader = False
-    end_wait(budget, 1)
+    end_wait(budget, None)
     if link.watched >= 0:
         set_watched(link.watch, link.watched, True)
     if request.state == OF_CALLER and not settle_response(request, False):
@@ -494,7 +499,6 @@ cdef bint settle_response(ProduceRequest request, bint in_bridge) noexcept:
     cdef CallerLink link = path.link
     cdef Slice part = part_of(request)
     cdef Chunk chunk = part.chunk
-    cdef TopicSlot slot = chunk.origin
     cdef Py_ssize_t i
     cdef double now
     cdef int size
@@ -514,8 +518,8 @@ cdef bint settle_response(ProduceRequest request, bint in_bridge) noexcept:
     del link.requests[0]                # the broker answers in order
     for path in request.paths:
         path.requests.remove(request)
-    if slot is not None:
-        slot.driven -= 1
+    request.slot.driven -= 1
+    request.slot = None
     link.filled -= size
     memmove(link.response, link.response + size, link.filled)
     link.used_at = now
@@ -525,10 +529,7 @@ cdef bint settle_response(ProduceRequest request, bint in_bridge) noexcept:
     settle_request(path.settler, request, now)
     if request.reports[0] is None:
         return True
-    if slot is not None and not chunk.reporting:
-        # Callers need not wait until Reports has reported these: see is_usual().
-        chunk.reporting = True
-        atomic_add(&slot.reporting, 1)
+    begin_reporting(chunk)
     if has_no_callbacks(chunk) and not (in_bridge and has_waiters(chunk)):
         for i in range(len(request.reports)):
             if request.reports[i] is None:
@@ -562,5 +563,6 @@ def take_callers(slots):
         for path in list(((<TopicSlot>slot).paths or {}).values()):
             for request in path.requests:
                 path.link.hand_over(True)
-                found.append(part_of(request).chunk)
+                if part_of(request).chunk not in found:
+                    found.append(part_of(request).chunk)
     return found

@@ -14,7 +14,7 @@ cdef class Chunk:
     cdef readonly object owner          # the producer's ProducerRef, for handles: see delivery.py
     cdef public bint unconfirmed        # acks=0: delivered only means written to the socket
     cdef TopicSlot origin               # from which it is, or was, taken
-    cdef Budget budget
+    cdef readonly Budget budget
     cdef Row *rows
     cdef Block *blocks
     cdef tuple source                   # the objects to which its rows refer, or None: refer.pxi

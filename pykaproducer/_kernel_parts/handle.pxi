@@ -129,14 +129,6 @@ cdef class Delivery:
         """Have *lock* released when the message is settled. Return False if it is already."""
         return add_waiter(self.chunk, self.row, lock)
 
-    def wants_no_lingering(self):
-        """Return whether the calling thread, which watches, waits alone, and so ends lingering."""
-        cdef Budget budget = self.chunk.budget
-        cdef bint alone = budget.lingers and is_lone_wait(budget, 1)
-        if alone:
-            store_int(&budget.lone_wait, 1)
-        return alone
-
     def unwatch(self, lock):
         """Cancel :meth:`watch`."""
         drop_waiter(self.chunk, self.row, lock)
@@ -262,7 +254,9 @@ cdef inline double send_if_open(Delivery handle, timeout) except -1:
     if not CALLERS_MAY_SEND:
         return 0
     slot = handle.chunk.origin
-    if slot is None or not (slot.chunk is handle.chunk or driven_request(slot, handle.chunk) is not None):
+    if slot is None:
+        return 0
+    if slot.chunk is not handle.chunk and driven_request(slot, handle.chunk) is None:
         return 0
     if PyFloat_CheckExact(timeout):
         seconds = timeout

@@ -287,25 +287,25 @@ cdef class OpenChunks:
         cdef TopicSlot slot, found = None
         cdef ProduceRequest request
         cdef int64_t start
-        cdef bint is_driven
         cdef double left = _NO_TIMEOUT if seconds is None else seconds
         if not CALLERS_MAY_SEND:
             return
         for slot in self.all_slots():
-            is_driven = driven_request(slot, None) is not None
-            if slot.full or slot.in_progress > is_driven:
+            if slot.full or slot.in_progress > slot.driven:
                 return
-            if slot.chunk is not None or is_driven:
+            if slot.chunk is not None or slot.driven:
                 if found is not None:
                     return
                 found = slot
-        if found is None or left <= 0:
+        if found is None:
             return
         start = kernel_clock(0)
-        request = driven_request(found, None)
-        if request is not None and not send_as_caller(found, part_of(request).chunk, left):
-            return
-        left -= (kernel_clock(0) - start) / <double>_NS
+        while left > 0 and found.driven:
+            request = driven_request(found, None)
+            if request is None or not send_as_caller(found, part_of(request).chunk, left):
+                return
+            left -= (kernel_clock(0) - start) / <double>_NS
+            start = kernel_clock(0)
         if found.chunk is not None and left > 0:
             send_as_caller(found, found.chunk, left)
 

@@ -56,6 +56,7 @@ cdef class ProduceRequest:
     # Of a request that a caller has written.
     cdef CallerPath path                # the first of `paths`
     cdef list paths                     # of the batches
+    cdef TopicSlot slot                 # while it counts the request as `driven`
     cdef RequestState state
     cdef double late_at                 # when the Bridge takes it over without a response
 
@@ -158,6 +159,13 @@ cdef class ProduceRequest:
         self.confirmed = confirms(self, len(self.batches), &r)
         PyBuffer_Release(&view)
         return self.confirmed
+
+    cpdef drop_report(self):
+        """Remove the first of `reports`, which is reported. Needs no memory."""
+        cdef Py_ssize_t i
+        for i in range(1, len(self.reports)):
+            self.reports[i - 1] = self.reports[i]
+        self.reports[len(self.reports) - 1] = None
 
     cdef int prepare_settling(self) except -1:
         """Make the lists of RequestSettler, so that settling the batches needs no memory."""

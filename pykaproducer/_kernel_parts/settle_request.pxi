@@ -67,10 +67,8 @@ cdef int settle_request(RequestSettler self, ProduceRequest request, double now)
             if needs_report(part.chunk):
                 reports[n_reports] = part
                 n_reports += 1
-                if part.count == part.chunk.count and part.chunk.origin is not None:
-                    # Callers need not wait until Reports has reported these: see is_usual().
-                    part.chunk.reporting = True
-                    atomic_add(&part.chunk.origin.reporting, 1)
+                if part.count == part.chunk.count:
+                    begin_reporting(part.chunk)
             elif part.finish():
                 request.finished[n_finished] = part.chunk
                 n_finished += 1
@@ -99,3 +97,13 @@ cdef bint needs_report(Chunk chunk) noexcept:
     If not, no thread is to be woken, no callback to be run, and no failure to be remembered.
     """
     return has_waiters(chunk) or has_failures(chunk) or has_callbacks(chunk)
+
+
+cdef void begin_reporting(Chunk chunk) noexcept:
+    """Note that *chunk*, whose rows are settled, waits for Reports only.
+
+    So callers need not wait until it is reported: see is_usual().
+    """
+    if chunk.origin is not None and not chunk.reporting:
+        chunk.reporting = True
+        atomic_add(&chunk.origin.reporting, 1)

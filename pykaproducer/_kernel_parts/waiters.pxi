@@ -18,7 +18,7 @@ cdef bint add_waiter(Chunk chunk, uint32_t row, lock) except -1:
         if chunk.waiters is None:
             chunk.waiters = fresh
         add_to_row(chunk.waiters, number, first, lock)
-        begin_wait(chunk.budget)
+        begin_wait(chunk.budget, lock)
     finally:
         leave_guard(&chunk.lock)
     if flags_of(chunk, row) & SETTLED:
@@ -49,7 +49,7 @@ cdef drop_waiter(Chunk chunk, uint32_t row, lock):
         if chunk.waiters is not None:
             locks = chunk.waiters.get(number)
         if locks is not None and remove_item(chunk.waiters, number, locks, lock):
-            end_wait(chunk.budget, 1)
+            end_wait(chunk.budget, lock)
     finally:
         leave_guard(&chunk.lock)
 
@@ -104,7 +104,8 @@ cdef wake_waiters(Slice settled):
         for row in rows:
             if flags_of(chunk, <uint32_t>row) & SETTLED:
                 locks += taken(chunk, chunk.waiters, row)
-    end_wait(chunk.budget, len(locks))
+    for lock in locks:
+        end_wait(chunk.budget, lock)
     release_all(locks)
 
 

@@ -21,8 +21,8 @@ class LendableConnection(Connection):
     def attach(self, link: CallerLink, api_key: int) -> int | None:
         """Make the socket available to *link*; return the version of requests to write.
 
-        Called once the connection is ready. Returns None if that is not possible: only a socket
-        can be lent, on Linux.
+        Called once the connection is ready. Returns None on other systems than Linux, and for
+        transports that are not sockets.
         """
         transport = self._transport
         if transport is None or not self._clock.is_real:
@@ -30,9 +30,7 @@ class LendableConnection(Connection):
         encrypts = transport.encrypts
         if not (encrypts or type(transport) is PlainTransport):
             return None
-        attached = link.attach(
-            transport.fileno(), self.wakeup.writer(), self if encrypts else None
-        )
+        attached = link.attach(transport.fileno(), self.wakeup.writer(), self if encrypts else None)
         if not attached:
             return None
         self._link = link

@@ -27,7 +27,7 @@ class Poller(selectors.BaseSelector):
         self._instead: dict[Any, _kernel.CallerLink] = {}
 
     def watch_instead(self, fileobj: Any, link: _kernel.CallerLink) -> None:
-        """Have *link* wait, and its ``watch`` tell when the registered *fileobj* can be read."""
+        """Wait through *link*; its ``watch`` becomes readable when *fileobj* can be read."""
         self._instead[fileobj] = link
         self.modify(fileobj, self._keys[fileobj].events)  # without memory, only from the next time
 

@@ -283,9 +283,9 @@ class TlsTransport:
             # 2. a response arrives, and the rest of the piece is written here without being
             #    reported;
             # 3. the connection is lost in the same call, and B would count as never written.
-            if self._encrypted and self._failed is None:
-                if not any(piece.plain for piece in self._encrypted):
-                    self._write_tls_messages()
+            ours = self._failed is None and not any(piece.plain for piece in self._encrypted)
+            if self._encrypted and ours:
+                self._write_tls_messages()
             return got
 
     def _decrypt(self, into: memoryview) -> int | None:

@@ -26,6 +26,7 @@ from pykaproducer._pipeline.bridge_collaborators import BridgeCollaborators
 from pykaproducer._pipeline.current_thread import DeferredWakeups
 from pykaproducer._pipeline.socket_worker import SocketWorker
 from pykaproducer._pipeline.worker import StageContext
+from pykaproducer._util.clock import earlier
 from pykaproducer._wire import WireError
 from pykaproducer._wire.messages import ApiKey
 from pykaproducer._wire.produce import ProduceAnswer, decode_produce, produce_head
@@ -302,7 +303,8 @@ class Bridge(SocketWorker[BridgeItem]):
         while (slot := self.caller_link.drive_waiting(until is not None)) is not None:
             self._callers.announce(slot)
             self.caller_link.forget_waiting(slot)
-        return None if until == math.inf else until
+        until = None if until == math.inf else until
+        return earlier(until, self.caller_link.rest_ends)
 
     def _lendable_until(self) -> float | None:
         """Return until when callers may use the connection; None: they may not."""
@@ -341,8 +343,16 @@ class Bridge(SocketWorker[BridgeItem]):
 
     def _report_settled(self, request: ProduceRequest | None) -> None:
         if request is not None:
-            self._callers.report_settled(request.reports, request.finished)
-            self.caller_link.reported()
+            report = self._callers.report_settled
+            report((), request.finished)
+            while (part := request.reports[0]) is not None:
+                if part.wants_report:
+                    report((part,), ())
+                    request.drop_report()
+                else:  # if there is no memory in the middle, its rows must not be released again
+                    request.drop_report()
+                    report((part,), ())
+            self.caller_link.forget_unreported()
 
     def _take_over(self) -> bool:
         """Adopt the requests in flight. Return False if there are none."""
@@ -353,9 +363,9 @@ class Bridge(SocketWorker[BridgeItem]):
             # Not before: there may be no memory for the steps above.
             link.forget_request()
         if (connection := self._connection) is not None and self.ready:
-            connection.received(link.received())
+            connection.received(link.take_received())
         else:
-            link.received()
+            link.take_received()
         return bool(requests)
 
     def _adopt(self, request: ProduceRequest) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -28,7 +28,7 @@ class CallerHooks:
     #: Removes a chunk that a caller has settled and reported.
     untrack: Callable[[Chunk], None]
     #: Reports what was settled of a request; see ``Settler``.
-    report_settled: Callable[[list[Slice | None], list[Chunk | None]], None]
+    report_settled: Callable[[Sequence[Slice | None], Sequence[Chunk | None]], None]
     #: Reports what is settled while the Bridge waits.
     inbox: ReportsInbox
 

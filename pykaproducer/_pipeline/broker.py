@@ -216,8 +216,9 @@ class BrokerWorker(Worker[BrokerItem]):
             self.wake()  # it sleeps until self._watch is due
         offers = self._callers.offers(item.request)
         self.responses.answered(item)
-        if self._throttle.until is None and not self._transactional:
-            self._callers.offer(offers, alone=not self._requests)
+        if not self._transactional:
+            ordinary = self._throttle.until is None
+            self._callers.offer(offers if ordinary else [], alone=not self._requests)
 
     def can_run_inline(self, item: BrokerItem) -> bool:
         # Large batches are encoded in this stage's own thread. The calling thread, which may be the

@@ -97,8 +97,10 @@ class CallerPaths:
 
         *alone*: no request is in flight.
         """
-        if not offers or (now := self._clock.monotonic()) < self._not_before:
-            return
+        link = self._bridge.caller_link
+        now = self._clock.monotonic()
+        if now < self._not_before:
+            offers = []
         for batch, slot in offers:
             buffer = batch.in_buffer
             if not self._is_usual(buffer):
@@ -108,8 +110,8 @@ class CallerPaths:
             else:
                 self._lend(buffer, slot)
         if alone:
-            self._bridge.caller_link.end_rest()
-        elif self._lent:
+            link.end_rest()
+        elif offers and self._lent:
             self._rest(offers[0][0].in_buffer, offers[0][1], now)
 
     def _lend(self, buffer: PartitionBuffer, slot: TopicSlot) -> None:

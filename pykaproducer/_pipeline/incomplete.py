@@ -54,7 +54,8 @@ class IncompleteChunks:
         # threads avoid it while the dispatcher runs: a signal handler in such a thread might flush,
         # and wait for the dispatcher, which would wait for the lock.
         self._lock = threading.RLock()
-        #: By serial number. A compiled step adds chunks without the lock: see ReportsInbox.
+        #: By serial number. A compiled step adds and removes chunks without the lock, and between
+        #: the two no other code runs: see ReportsInbox.
         self.live: dict[int, Chunk] = {}
         # Weak: see wiring.Pipeline. Not a WeakSet: a barrier that is dropped by a user thread would
         # remove itself without the lock, while a stage iterates over the set.

@@ -53,9 +53,7 @@ class Reports(Worker[Slice]):
         self._incomplete = collaborators.incomplete
         self._unreported = collaborators.unreported
         #: Its inbox, for compiled steps.
-        self.compiled_inbox = ReportsInbox(
-            self._items.append, self._wake_event, self._incomplete
-        )
+        self.compiled_inbox = ReportsInbox(self._items.append, self._wake_event, self._incomplete)
 
     def handle(self, item: Slice) -> None:
         last = item.report(delivery.log_callback_error)
@@ -172,7 +170,10 @@ class Settler:
                 self._finish(part)
         if with_callbacks:
             self._reports.put_all(with_callbacks)
-            self._reports.compiled_inbox.is_open = self._reports.is_alive() and not self._no_reports
+            inbox = self._reports.compiled_inbox
+            inbox.is_open = self._reports.is_alive()
+            if self._no_reports:  # since it was looked at above
+                inbox.is_open = False
 
     def _finish(self, part: Slice) -> None:
         """Release the settled rows of *part*. Their callbacks, if any, are not run."""

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from pykaproducer._kernel import WakeEvent
 
-__all__ = ["Clock", "WakeEvent", "Waitable", "earlier", "held_lock", "wake_all"]
+__all__ = ["Clock", "Waitable", "WakeEvent", "earlier", "held_lock", "wake_all"]
 
 #: Maximum single wait (seconds), within the limits of the platform's lock and select calls.
 #: Longer waits consist of several pieces.

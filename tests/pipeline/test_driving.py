@@ -18,9 +18,9 @@ from pykaproducer import (
     Status,
 )
 from pykaproducer._kernel import Chunk
-from pykaproducer._pipeline.bridge import Connect
+from pykaproducer._pipeline.bridge import Bridge, Connect
 from pykaproducer.testing import ScriptedCluster, scripted
-from pykaproducer.testing.scripted import Drop, Hold, Refuse, ScriptedNetwork
+from pykaproducer.testing.scripted import Drop, Hold, Mangle, Refuse, ScriptedNetwork, twice
 from tests._support.callers import needs_callers
 from tests._support.tls_cluster import tls_network
 
@@ -299,7 +299,8 @@ def in_flight(producer: Producer) -> int:
 
 @pytest.mark.parametrize("partitions", [1, 2])
 def test_two_requests_are_in_flight_and_later_messages_follow_together(partitions: int) -> None:
-    with running(topics={"t": partitions}) as (cluster, p):
+    settings = {"max_in_flight_requests_per_connection": 2}
+    with running(topics={"t": partitions}, **settings) as (cluster, p):
         for partition in [*range(partitions)] * 2:
             warm(p, partition=partition)
         outcomes = Outcomes()
@@ -319,6 +320,23 @@ def test_two_requests_are_in_flight_and_later_messages_follow_together(partition
         assert len(cluster.received("produce")) - before == 3
         until(lambda: not in_flight(p))
         assert p._budget.used == 0
+
+
+def test_a_callback_is_called_although_the_next_response_is_malformed() -> None:
+    with running(topics={"t": 1}, **FAST) as (cluster, p):
+        warm(p)
+        outcomes, hold = Outcomes(), Hold(Mangle(twice))
+        driven(p, b"1", outcomes)
+        outcomes.wait(1)
+        warm(p)
+        cluster.next("produce", hold)
+        p.send("t", b"2", on_delivery=outcomes)
+        hold.wait_until_held()
+        delivery = p.send("t", b"3")
+        hold.release()
+        outcomes.wait(2)
+        delivery.result(SOON)
+        p.flush(SOON)
 
 
 @BOTH
@@ -389,6 +407,94 @@ def test_lingering_does_not_end_while_another_message_is_waited_for() -> None:
                 delivery.result(0.05)
             hold.release()
             other.result(SOON)
-        assert not delivery.done()
+        assert len(cluster.received("produce")) == 2
         p.flush(SOON)
         assert delivery.result(SOON).offset == 2
+
+
+def test_messages_wait_for_the_stages_requests_and_are_then_sent_by_the_bridge() -> None:
+    """Otherwise the stages would always have something in flight, and never lend."""
+    with running(topics={"t": 1}) as (cluster, p):
+        warm(p)
+        (broker,) = pipeline_of(p).brokers.all()
+        broker._callers.take_all_back()
+        holds = held_driven(cluster, p, 2)
+        p.send("t", b"1")
+        holds[0].wait_until_held()
+        p.send("t", b"2")
+        until(lambda: broker.requests == 2)
+        broker._callers._rest_at = 0.0
+        before = last_caller(p)
+        holds[0].release()
+        until(lambda: broker.requests == 1)
+        delivery = p.send("t", b"3")
+        holds[1].release()
+        delivery.result(SOON)
+        assert last_caller(p) > before
+        assert [v for v in log(cluster) if v != b"warm"] == [b"1", b"2", b"3"]
+
+
+def test_messages_that_wait_for_a_lost_connection_have_their_outcome() -> None:
+    with running(topics={"t": 1}, delivery_timeout_ms=2000, **FAST) as (cluster, p):
+        warm(p)
+        (broker,) = pipeline_of(p).brokers.all()
+        broker._callers.take_all_back()
+        first, second = Hold(), Hold(Drop())
+        cluster.next("produce", first, second)
+        p.send("t", b"1")
+        first.wait_until_held()
+        p.send("t", b"2")
+        until(lambda: broker.requests == 2)
+        broker._callers._rest_at = 0.0
+        first.release()
+        second.wait_until_held()
+        delivery = p.send("t", b"3")
+        second.release()
+        assert delivery.result(SOON).offset >= 2
+
+
+@pytest.mark.parametrize("way", ["result", "poll", "settled"])
+def test_lingering_goes_on_after_a_wait(way: str) -> None:
+    with running(topics={"t": 1}, **LINGERING) as (cluster, p):
+        delivery = p.send("t", b"1")
+        if way == "poll":
+            with pytest.raises(OutcomeTimeoutError):
+                delivery.result(0)
+            p.flush(SOON)
+        else:
+            delivery.result(SOON)
+            assert way == "result" or delivery.result(SOON)
+        later = p.send("t", b"2")
+        assert not p._budget.ends_lingering
+        with pytest.raises(OutcomeTimeoutError):
+            later.result(0)
+        p.flush(SOON)
+        assert len(cluster.received("produce")) == 2
+
+
+def test_tasks_that_wait_do_not_end_lingering() -> None:
+    async def send(p: Producer) -> None:
+        task = asyncio.ensure_future(p.send("t", b"1"))
+        await asyncio.sleep(0)
+        assert not p._budget.ends_lingering
+        await asyncio.to_thread(p.flush, SOON)
+        await task
+
+    with running(topics={"t": 1}, **LINGERING) as (_, p):
+        asyncio.run(send(p))
+
+
+def test_the_bridge_wakes_a_task_in_its_compiled_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[int] = []
+
+    async def send(p: Producer) -> None:
+        for value in numbers(100):
+            await p.send("t", value)
+
+    with running(topics={"t": 1}) as (_, p):
+        warm(p)
+        asyncio.run(send(p))
+        take_back = Bridge.take_back
+        monkeypatch.setattr(Bridge, "take_back", lambda self: (taken.append(1), take_back(self))[1])
+        asyncio.run(send(p))
+        assert len(taken) < 50

@@ -46,10 +46,10 @@ def quiet(broker: BrokerWorker) -> None:
 
 @contextmanager
 def left_for_time(clock: FakeClock) -> Iterator[tuple[Producer, list[Held], list[Delivery]]]:
-    """Leave a message in the open chunk that may be sent 5 ms after a response.
+    """Leave a message in the open chunk that may be sent 1 ms after a response.
 
     1. Three requests are in flight, as many as allowed: a message is left in the open chunk.
-    2. Once the first one is answered, another may be sent 5 ms after the last one. Nothing
+    2. Once the first one is answered, another may be sent 1 ms after the last one. Nothing
        announces it.
     """
     held = [Held() for _ in range(3)]

@@ -1,0 +1,454 @@
+# The connection of a Bridge, as callers use it: see caller.pxi. And the Bridge's wait, in which it
+# settles and reports what callers have sent.
+
+@cython.final
+cdef class ReportsInbox:
+    """The inbox of the stage Reports, for a Bridge that settles a caller's request.
+
+    *put*: appends a slice to it. *wake_event*: wakes the stage. *incomplete*: the chunks for which
+    a flush waits. Compiled, because Python code between the response and the callback would cost
+    more than the rest.
+    """
+
+    cdef object put, incomplete
+    cdef dict live
+    cdef WakeEvent wake_event
+    #: Whether the stage is known to have a thread, and calls callbacks.
+    cdef public bint is_open
+
+    def __init__(self, put, WakeEvent wake_event not None, incomplete):
+        self.put = put
+        self.wake_event = wake_event
+        self.incomplete = incomplete
+        self.live = incomplete.live
+
+    cdef bint enter(self, Chunk chunk) except -1:
+        """Add *chunk* to those for which a flush waits, before it is settled.
+
+        Returns False if it is to be reported by the functions in Python.
+        """
+        if self.incomplete.watches_outcomes:
+            return False
+        if not self.is_open and (has_callbacks(chunk) or has_failures(chunk)):
+            return False
+        self.live[chunk.serial] = chunk
+        return True
+
+    cdef bint report(self, ProduceRequest request) except -1:
+        """Report the first slice of settled rows of *request*, whose chunk was entered.
+
+        Returns whether the stage is to be woken. If there is no memory, the request keeps what is
+        not reported yet.
+        """
+        cdef Slice part = <Slice>request.reports[0]
+        if has_waiters(part.chunk):
+            wake_waiters(part)
+        if has_callbacks(part.chunk) or has_failures(part.chunk):
+            self.put(part)
+            request.drop_report()
+            want_gil()
+            return True
+        request.drop_report()
+        if part.finish():
+            request.finished[0] = part.chunk    # until it has left
+            self.incomplete.leave(part.chunk)
+            request.finished[0] = None
+        return False
+
+
+@cython.final
+cdef class CallerLink:
+    """The connection of a Bridge, as callers use it. Linux only: otherwise it is never usable.
+
+    The Bridge waits for ``watch`` instead of its socket. It becomes readable with the socket,
+    except while a caller waits for the response, and when the timer expires.
+
+    A connection with TLS is used by the Bridge alone, because OpenSSL allows one thread at a time,
+    and `ssl` runs signal handlers. The caller only begins the request, and the Bridge encrypts it,
+    reads the response and wakes the caller. For that, `watch` also has the event.
+    """
+
+    cdef readonly int watch             # an epoll descriptor; -1: not available
+    # Wakes the caller that waits for the response; with TLS, the Bridge that is to write.
+    cdef int wake_event
+    cdef int timer                      # wakes the Bridge if the response is late
+    cdef int watched                    # the socket in `watch`; -1: none
+    cdef object encrypts                # the connection, if it has TLS; else None
+    cdef bint to_write                  # the request waits for the Bridge
+    cdef bint event_in_watch
+    cdef int fd                         # the socket while it is lent; -1: it is not
+    cdef int wakeup                     # a socket; a byte in it wakes the Bridge
+    cdef int32_t correlation_id
+    cdef int version                    # of requests
+    cdef bytes head                     # of requests, for produce_frame()
+    cdef ConnectionMetrics metrics
+    cdef readonly list requests         # written, and not settled yet, oldest first
+    cdef uint8_t response[2048]         # what was read of the responses
+    cdef int filled
+    cdef readonly bint has_reader       # a caller waits for the response
+    cdef list waiting                   # slots whose messages wait for their turn
+    # Until when they wait for the stages' requests in flight (monotonic seconds): see rest().
+    cdef double rests_until
+    cdef readonly double used_at        # when a caller used it last (monotonic seconds)
+    cdef ReportsInbox inbox
+    cdef WakeEvent reports              # to be set, as Reports has something to report
+    #: A request that was settled and is not reported yet.
+    cdef readonly ProduceRequest unreported
+
+    def __cinit__(self):
+        self.requests = []
+        self.waiting = []
+        self.watch = self.wake_event = self.timer = self.watched = self.fd = self.wakeup = -1
+
+    def __dealloc__(self):
+        if self.watch >= 0:
+            close_descriptor(self.watch)
+        if self.wake_event >= 0:
+            close_descriptor(self.wake_event)
+        if self.timer >= 0:
+            close_descriptor(self.timer)
+
+    def attach(self, int fd, int wakeup, encrypts=None):
+        """Watch the socket *fd* of a new connection. Return False if the system refuses that.
+
+        *wakeup*: a socket; writing to it wakes the Bridge. *encrypts*: the connection, if its bytes
+        are encrypted: its ``write_begun(request)`` and ``read_begun(into)`` are called.
+        """
+        if not CALLERS_MAY_SEND:
+            return False
+        if not self.make_descriptors() or begin_watch(self.watch, fd) != 0:
+            return False
+        if encrypts is not None and not self.event_in_watch:
+            if begin_watch(self.watch, self.wake_event) != 0:
+                end_watch(self.watch, fd)
+                return False
+            self.event_in_watch = True
+        self.encrypts = encrypts
+        self.watched = fd
+        self.wakeup = wakeup
+        return True
+
+    cdef bint make_descriptors(self):
+        if self.watch < 0:
+            self.watch = new_watch()
+        if self.wake_event < 0:
+            self.wake_event = new_wake_event()
+        if self.timer < 0 and self.watch >= 0:
+            self.timer = new_timer()
+            if self.timer >= 0 and begin_watch(self.watch, self.timer) != 0:
+                close_descriptor(self.timer)
+                self.timer = -1
+        return self.watch >= 0 and self.wake_event >= 0 and self.timer >= 0
+
+    def detach(self):
+        """Forget the socket, which is about to be closed."""
+        self.fd = -1
+        self.rests_until = 0            # the timer no longer wakes the Bridge
+        if self.watched >= 0:
+            end_watch(self.watch, self.watched)
+            self.watched = -1
+        self.encrypts = None
+
+    def use(self, int version, bytes head not None, ConnectionMetrics metrics not None,
+            ReportsInbox inbox not None):
+        """Have callers write requests of *version* with *head*, and count them in *metrics*.
+
+        *inbox*: for what is settled while the Bridge waits in :meth:`poll`.
+        """
+        self.inbox = inbox
+        self.version = version
+        self.head = head
+        self.metrics = metrics
+
+    def lend(self):
+        """Let a caller use the socket, until :meth:`take_back`. No request is in flight."""
+        self.fd = self.watched
+
+    def withhold(self):
+        """Let no caller begin to use the socket. Return whether none is using it."""
+        self.fd = -1
+        return not self.requests
+
+    def take_back(self):
+        """Let no caller use the socket. Return the requests in flight, to be adopted, oldest first.
+
+        After each, :meth:`forget_request` is to be called, and at last :meth:`take_received`.
+        """
+        self.fd = -1
+        self.hand_over(True)
+        return self.requests[:]
+
+    @property
+    def is_handed_over(self):
+        """Return whether requests, or a part of a response, wait to be adopted."""
+        if self.requests:
+            return not self.is_in_use()
+        return self.filled > 0
+
+    cdef bint is_in_use(self) noexcept:
+        """Return whether callers have requests in flight, and the Bridge has not taken over."""
+        return (len(self.requests) > 0
+                and (<ProduceRequest>self.requests[0]).state == OF_CALLER)
+
+    def forget_request(self):
+        """Forget the oldest request that :meth:`take_back` has returned: it was adopted."""
+        del self.requests[0]
+
+    def take_received(self):
+        """Return the bytes of responses that were read, and forget them."""
+        found = PyBytes_FromStringAndSize(<char *>self.response, self.filled)
+        self.filled = 0
+        return found
+
+    def poll(self, list watched not None, int timeout_ms):
+        """Wait as :func:`poll_events`, and settle and report callers' requests. For the Bridge.
+
+        Returns when anything else happens. No Python code runs while a request is settled.
+        """
+        cdef int64_t end = kernel_clock(0) + <int64_t>timeout_ms * 1000000
+        cdef list events = polled_events(watched, timeout_ms)
+        cdef WakeEvent reports = None
+        try:
+            while self.is_only_watch(watched, events):
+                if self.event_in_watch:
+                    clear_wake_event(self.wake_event)
+                if not self.progress():
+                    break
+                if self.waiting:
+                    self.wake_reports()
+                    if self.drive_waiting(self.fd >= 0) is not None:
+                        break           # the Bridge announces it
+                if timeout_ms >= 0:
+                    timeout_ms = max(0, (end - kernel_clock(0) + 999999) // 1000000)
+                    if timeout_ms == 0:
+                        break           # a deadline of the stage comes before the next response
+                reports, self.reports = self.reports, None
+                events = polled_events(watched, timeout_ms, reports)
+                reports = None
+        finally:
+            if reports is not None:
+                set_event(reports)      # again, if there was no memory to wait
+            self.wake_reports()
+        return events
+
+    cdef void wake_reports(self) noexcept:
+        """Wake Reports, if it has something to report."""
+        if self.reports is not None:
+            set_event(self.reports)
+            self.reports = None
+
+    cdef bint is_only_watch(self, list watched, list events) except -1:
+        """Return whether nothing but `watch` is ready."""
+        cdef Py_ssize_t i
+        cdef bint found = False
+        for i in range(len(events)):
+            if events[i]:
+                if watched[i][0] != self.watch:
+                    return False
+                found = True
+        return found
+
+    cdef bint progress(self) except -1:
+        """Write, settle and report what is possible. Return False if the Bridge must take over."""
+        cdef ProduceRequest oldest
+        cdef int found
+        if not self.is_in_use() or self.inbox is None:
+            return False
+        if self.to_write and not self.write_begun():
+            return False
+        while self.is_in_use():
+            found = self.read()
+            if found < 0:
+                return False
+            if found == 0:
+                break
+            if not self.settle_and_report():
+                return False
+        if not self.is_in_use():
+            return not self.requests and not self.filled
+        # Nothing is there: it is the timer, or a part of a response.
+        oldest = <ProduceRequest>self.requests[0]
+        if kernel_clock(0) / <double>_NS >= oldest.late_at:
+            return False
+        self.set_alarm(oldest.path)
+        return True
+
+    cdef int read(self) except -2:
+        """As read_response(). With TLS, it may let other threads run."""
+        cdef int count
+        if self.encrypts is None:
+            return read_response(self)
+        if is_whole(self) > 0:
+            return 1
+        # PyBUF_WRITE
+        into = PyMemoryView_FromMemory(<char *>self.response + self.filled,
+                                       sizeof(self.response) - self.filled, 0x200)
+        count = self.encrypts.read_begun(into)
+        if count <= 0:
+            return count
+        self.filled += count
+        return is_whole(self)
+
+    cdef bint settle_and_report(self) except -1:
+        """Settle the oldest request, whose response is complete, and report its messages."""
+        cdef ProduceRequest request = <ProduceRequest>self.requests[0]
+        cdef Chunk chunk = part_of(request).chunk
+        cdef bint settled = False
+        try:
+            # A flush must find it, from before it is settled until it is reported.
+            if not self.inbox.enter(chunk):
+                return False
+            settled = self.settle()
+        finally:
+            if not settled or request.reports[0] is None:
+                self.inbox.live.pop(chunk.serial, None)
+        if not settled:
+            return False
+        while request.reports[0] is not None:
+            if self.inbox.report(request):
+                self.reports = self.inbox.wake_event
+        self.unreported = None
+        return True
+
+    def rest(self, TopicSlot slot not None, CallerPath path not None, double until):
+        """Let the messages of *slot* wait until the stages' requests in flight are answered.
+
+        For a topic with a message now and then, each of which would find the one before in flight.
+        Then the socket can be lent, and they are sent. *until*: at most (monotonic seconds).
+        """
+        if self.watched >= 0:
+            slot.rests_for = path
+            self.rests_until = until
+
+    @property
+    def rest_ends(self):
+        """Return when messages have waited long enough, if that is all that ends their rest."""
+        return self.rests_until if self.rests_until and self.waiting and not self.requests else None
+
+    def end_rest(self):
+        """Send or announce the waiting slots, because a path was lent or will not be."""
+        if self.rests_until:
+            self.rests_until = 0
+            if self.waiting and not self.requests:
+                # Not a byte in `wakeup`: it would end what the Bridge may begin before it sees it.
+                set_timer(self.timer, 1)
+
+    cdef bint is_resting(self) noexcept:
+        return self.rests_until != 0 and self.rests_until > kernel_clock(0) / <double>_NS
+
+    cdef void set_alarm(self, CallerPath path) noexcept:
+        """Have the timer expire when the Bridge is to look after the requests or the slots."""
+        cdef double now = kernel_clock(0) / <double>_NS
+        cdef double due = now + _CALLER_WAIT / 1000.0
+        cdef double opens
+        if self.requests:
+            due = (<ProduceRequest>self.requests[0]).late_at
+        if self.waiting and self.is_resting():
+            due = min(due, self.rests_until)
+        elif self.waiting:
+            opens = opening(path.window, len(self.requests), False)
+            if opens != _AFTER_RESPONSE and opens > now:
+                due = min(due, opens)
+        set_timer(self.timer, max(1, <int64_t>((due - now) * _NS)))
+
+    def forget_unreported(self):
+        """Forget the request that was settled and not reported."""
+        self.unreported = None
+
+    cpdef bint settle(self) except -1:
+        """Settle the oldest request if its response is here and confirms it. For the Bridge.
+
+        Returns whether it is settled. What is to be reported is in the request.
+        """
+        cdef ProduceRequest request
+        if not self.is_in_use() or self.read() <= 0 or not self.is_in_use():
+            return False
+        request = <ProduceRequest>self.requests[0]
+        if not settle_response(request, True):
+            return False
+        self.unreported = request       # until it is reported, in case there is no memory
+        if self.has_reader:
+            set_wake_event(self.wake_event)
+        return True
+
+    cdef bint write_begun(self) except -1:
+        """Encrypt and write what callers have begun. Return False if the requests are handed over.
+
+        For the Bridge. May let other threads run, which may begin more, or hand them over.
+        """
+        cdef ProduceRequest request
+        cdef Py_ssize_t i = 0, total
+        self.to_write = False
+        while i < len(self.requests) and self.is_in_use():
+            request = <ProduceRequest>self.requests[i]
+            i += 1
+            if request.written:
+                continue
+            total = 0
+            for each in request.buffers:
+                total += len(each)
+            request.written = self.encrypts.write_begun(request)
+            if request.written != total:
+                self.hand_over(False)
+        return self.is_in_use()
+
+    cpdef TopicSlot drive_waiting(self, bint possible):
+        """Send the messages of the first slot that waits. The others wait for their response.
+
+        *possible*: the socket is lent. Returns a slot whose messages could not be sent: it is to be
+        announced, and then to be forgotten. None if there is no other.
+        """
+        cdef TopicSlot slot
+        while self.waiting and not self.is_resting():
+            slot = <TopicSlot>self.waiting[0]
+            if slot.chunk is not None or slot.full:
+                if not possible:
+                    return slot
+                if self.is_next_of(slot) and waits_for_response(slot):
+                    return None
+                if not drive(slot):
+                    return slot
+                if slot.chunk is not None and self.is_next_of(slot):
+                    return None         # another partition of this connection has to wait
+            self.forget_waiting(slot)
+        return None
+
+    cdef bint is_next_of(self, TopicSlot slot) noexcept:
+        """Return whether *slot* waits for this connection, not for that of another partition."""
+        return slot.last_path is not None and slot.last_path.link is self
+
+    cpdef forget_waiting(self, TopicSlot slot):
+        """Forget a slot that was announced, or whose messages were sent."""
+        if slot in self.waiting:        # a finalizer may have changed it
+            self.waiting.remove(slot)
+
+    def stop_timer(self):
+        """Stop the timer, which may have expired."""
+        cdef int64_t rest = 0
+        if self.waiting and self.is_resting():
+            rest = max(1, <int64_t>(self.rests_until * _NS) - kernel_clock(0))
+        if self.timer >= 0:
+            set_timer(self.timer, rest)
+
+    cdef void hand_over(self, bint wake) noexcept:
+        """Give the requests to the stages. The Bridge adopts them when it runs next.
+
+        *wake*: the caller, which waits. It clears the event itself: see wait_as_caller().
+        """
+        cdef ProduceRequest request
+        cdef CallerPath path
+        if not self.is_in_use():
+            return
+        for request in self.requests:
+            request.state = OF_STAGES
+            for path in request.paths:
+                path.offered = False
+            request.slot.driven -= 1
+            request.slot = None
+        self.fd = -1
+        self.to_write = False
+        if self.watched >= 0:
+            set_watched(self.watch, self.watched, True)
+        if wake and self.has_reader:
+            set_wake_event(self.wake_event)
+        kernel_poke(self.wakeup)
