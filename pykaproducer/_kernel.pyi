@@ -87,7 +87,13 @@ class Turn:
     granted: bool
 
 class TaskWaiter:
-    """Base class of that for which a task waits, where a thread waits for a lock."""
+    """Base class of that for which a task waits, where a thread waits for a lock.
+
+    Those of one event *loop* are released together: ``waiter.release_with(others)``.
+    """
+
+    loop: Any
+    def __init__(self, loop: Any) -> None: ...
 
 @final
 class Chunk:

@@ -253,27 +253,32 @@ def log_callback_error(function: object, error: BaseException) -> None:
 
 
 class _LoopWaiter(_kernel.TaskWaiter):
-    """A waiter that wakes an event loop, with the interface of a lock for the kernel's table."""
+    """A waiter that wakes a task, in place of a lock in the kernel's table."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
+        super().__init__(loop)
         self.settled = loop.create_future()
 
-    def release(self) -> None:
+    def release_with(self, others: list[_LoopWaiter]) -> None:
+        """Wake the tasks of this waiter and of *others* in the same loop."""
         try:
-            self.loop.call_soon_threadsafe(self._wake)
+            self.loop.call_soon_threadsafe(_wake, [self, *others])
         except RuntimeError:
             pass  # the loop was closed in the meantime, so there is no waiter left
 
-    def _wake(self) -> None:
-        if not self.settled.done():
-            self.settled.set_result(None)
+
+def _wake(waiters: list[_LoopWaiter]) -> None:
+    for waiter in waiters:
+        if not waiter.settled.done():
+            waiter.settled.set_result(None)
 
 
 def wait_in_event_loop(delivery: Delivery) -> Generator[Any, None, RecordMetadata]:
     """Implement ``await delivery``: :func:`result` without blocking the loop."""
-    yield from settled_in_event_loop(delivery)
-    return result(delivery)
+    if not delivery.settled():
+        yield from settled_in_event_loop(delivery)
+    error = delivery.failure()
+    return metadata(delivery) if error is None else result(delivery)
 
 
 def settled_in_event_loop(delivery: Delivery) -> Generator[Any, None, None]:

@@ -186,7 +186,15 @@ cdef int64_t _CROWDED = 100000000
 
 
 cdef class TaskWaiter:
-    """Base class of that for which a task waits, where a thread waits for a lock."""
+    """Base class of that for which a task waits, where a thread waits for a lock.
+
+    Those of one event *loop* are released together: ``waiter.release_with(others)``.
+    """
+
+    cdef readonly object loop
+
+    def __init__(self, loop):
+        self.loop = loop
 
 
 cdef void begin_wait(Budget self, lock) noexcept:

@@ -127,18 +127,43 @@ cdef release_all(list locks):
     interrupt it before it has any effect, so it is called once more.
     """
     cdef bint released
+    cdef list others
     while locks:
         lock = locks.pop(0)
+        others = others_of_loop(lock, locks) if isinstance(lock, TaskWaiter) else None
         released = False
         try:
-            lock.release()
+            release_lock(lock, others)
             released = True
         finally:
             if not released:
                 try:
-                    lock.release()
+                    release_lock(lock, others)
                 finally:
                     release_all(locks)
+
+
+cdef int release_lock(lock, list others) except -1:
+    if others is None:
+        lock.release()
+    else:
+        lock.release_with(others)
+    return 0
+
+
+cdef list others_of_loop(TaskWaiter waiter, list locks):
+    """Remove the waiters of the same event loop from *locks*, and return them."""
+    cdef list others = [], rest = []
+    try:
+        for lock in locks:
+            if isinstance(lock, TaskWaiter) and (<TaskWaiter>lock).loop is waiter.loop:
+                others.append(lock)
+            else:
+                rest.append(lock)
+        locks[:] = rest
+    except MemoryError:
+        return []                       # each is released by itself, some maybe twice
+    return others
 
 
 cdef bint add_row_callback(Chunk chunk, uint32_t row, function) except -1:

@@ -498,3 +498,19 @@ def test_the_bridge_wakes_a_task_in_its_compiled_wait(monkeypatch: pytest.Monkey
         monkeypatch.setattr(Bridge, "take_back", lambda self: (taken.append(1), take_back(self))[1])
         asyncio.run(send(p))
         assert len(taken) < 50
+
+
+def test_a_response_wakes_an_event_loop_once() -> None:
+    calls: list[Any] = []
+
+    async def send(p: Producer) -> None:
+        loop = asyncio.get_running_loop()
+        call = loop.call_soon_threadsafe
+        loop.call_soon_threadsafe = lambda *args: (calls.append(args), call(*args))[1]  # type: ignore
+        await asyncio.gather(*(p.send("t", value) for value in numbers(50)))
+
+    with running(topics={"t": 1}) as (cluster, p):
+        warm(p)
+        before = len(cluster.received("produce"))
+        asyncio.run(send(p))
+        assert 0 < len(calls) <= len(cluster.received("produce")) - before
