@@ -297,6 +297,8 @@ class Bridge(SocketWorker[BridgeItem]):
         self._report_settled(self.caller_link.unreported)  # again, if there was no memory for it
         if self.caller_link.is_handed_over:
             self._take_over()  # again: there was no memory for it
+            if self._connection is not None:
+                self._connection.wakeup.poke()  # it has something to write or to report
         until = self._lendable_until()
         if until is not None:
             self.caller_link.lend()
@@ -332,6 +334,9 @@ class Bridge(SocketWorker[BridgeItem]):
                 self._callers.untrack(chunk)
             settled = False
             break
+        if link.is_handed_over:  # there are bytes after the last response
+            self._take_over()
+            settled = False
         if self.lends and not link.requests:
             link.stop_timer()
         if link.used_at > self._last_caller:

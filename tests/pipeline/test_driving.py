@@ -339,6 +339,17 @@ def test_a_callback_is_called_although_the_next_response_is_malformed() -> None:
         p.flush(SOON)
 
 
+def test_an_answer_that_comes_twice() -> None:
+    with running(topics={"t": 1}, **FAST) as (cluster, p):
+        count = warm(p)
+        outcomes = Outcomes()
+        cluster.next("produce", Mangle(twice))
+        for number, value in enumerate((b"it", b"after"), 1):
+            p.send("t", value, on_delivery=outcomes)
+            outcomes.wait(number)
+        assert log(cluster)[count:] == [b"it", b"after"]
+
+
 @BOTH
 def test_the_second_request_keeps_its_place_if_the_first_is_refused(idempotent: bool) -> None:
     with running(topics={"t": 1}, enable_idempotence=idempotent, **FAST) as (cluster, p):
