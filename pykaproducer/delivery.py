@@ -69,7 +69,6 @@ class ProducerRef:
         self.in_own_thread: Callable[[], bool] = _never
         #: Returns why a message for a topic, and its partition if it has one, is still pending.
         self.reason_for: Callable[[str, int | None], str | None] = _unknown
-
         #: Sends lingering messages, because a thread waits alone.
         self.end_lingering: Callable[[], None] = _nothing
 
@@ -275,10 +274,8 @@ def _wake(waiters: list[_LoopWaiter]) -> None:
 
 def wait_in_event_loop(delivery: Delivery) -> Generator[Any, None, RecordMetadata]:
     """Implement ``await delivery``: :func:`result` without blocking the loop."""
-    if not delivery.settled():
-        yield from settled_in_event_loop(delivery)
-    error = delivery.failure()
-    return metadata(delivery) if error is None else result(delivery)
+    yield from settled_in_event_loop(delivery)
+    return metadata(delivery) if delivery.succeeded() else result(delivery)
 
 
 def settled_in_event_loop(delivery: Delivery) -> Generator[Any, None, None]:

@@ -46,8 +46,13 @@ cdef bint waits_for_response(TopicSlot slot) except -1:
 
 cdef bint is_open(CallerPath path, double now) except -1:
     """Return whether one more request of *path* may be in flight, by the rules of the stages."""
+    return window_is_open(path, now) and partition_is_open(path)
+
+
+cdef bint window_is_open(CallerPath path, double now) noexcept:
+    """Return whether one more request may be in flight to the broker."""
     cdef double opens = opening(path.window, len(path.link.requests), False)
-    return opens != _AFTER_RESPONSE and opens <= now and partition_is_open(path)
+    return opens != _AFTER_RESPONSE and opens <= now
 
 
 cdef bint partition_is_open(CallerPath path) except -1:
@@ -222,7 +227,7 @@ cdef ProduceRequest prepared(TopicSlot slot, Chunk chunk):
         now = kernel_clock(0) / <double>_NS
         request = ProduceRequest(batches, now=now, deadline=request_deadline(
             batches, now, path.timeout, path.patience))
-        request.path, request.paths = path, paths
+        request.path, request.paths = <CallerPath>paths[0], paths
         request.version = path.link.version
         request.buffers = request.frame(request.version, 0, path.link.head)
         request.prepare_settling()
@@ -277,9 +282,9 @@ cdef bint begin(TopicSlot slot, Chunk chunk, ProduceRequest request):
         return False
     slot.last_path = request.path
     if link.requests:
-        if not is_open(request.path, request.sent):
+        if not window_is_open(request.path, request.sent):
             return wait_for_turn(slot, request.path)
-        for path in request.paths[1:]:
+        for path in request.paths:
             if not partition_is_open(path):
                 return wait_for_turn(slot, path)
     if not enter_request(request):

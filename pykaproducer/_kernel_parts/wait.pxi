@@ -140,8 +140,8 @@ cdef class WakeEvent:
             with nogil:
                 found = PyThread_acquire_lock_timed(self.lock, left, 1)
             if found == 1:
-                # Not lost: who finds it set and leaves it so has put an item before, and the
-                # waiting thread looks for items after this.
+                # A thread that finds the event set puts its item first and does not set it again.
+                # The waiting thread looks for items only after this line, so it finds that one.
                 exchange_int(&self.value, 0)
                 return True
             if found == 0:
