@@ -1262,7 +1262,7 @@ class CallerLink:
     @property
     def rest_ends(self) -> float | None:
         """When messages have waited long enough, if that is all that ends their rest."""
-    def drive_waiting(self, possible: bool) -> TopicSlot | None:
+    def drive_waiting(self, possible: bool, in_bridge: bool) -> TopicSlot | None:
         """Send the messages of the first slot that waits. The others wait for their response.
 
         *possible*: the socket is lent. Return a slot whose messages could not be sent: it is to be

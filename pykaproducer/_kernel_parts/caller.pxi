@@ -115,6 +115,8 @@ cdef enum:
 cdef Py_ssize_t _CALLER_BYTES = CALLER_BYTES
 #: A request that has no response after this time is handed over (ms).
 cdef int _CALLER_WAIT = 1000
+#: For so long the Bridge leaves a large message to a caller that may wait for it (ns).
+cdef int64_t _LARGE_WAITS = 50000
 #: Stands for "no timeout" of a caller (seconds).
 cdef double _NO_TIMEOUT = 3600
 #: A message with less time left is left to the stages (ns).

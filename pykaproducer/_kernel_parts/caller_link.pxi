@@ -216,7 +216,7 @@ cdef class CallerLink:
                     break
                 if self.waiting:
                     self.wake_reports()
-                    if self.drive_waiting(self.fd >= 0) is not None:
+                    if self.drive_waiting(self.fd >= 0, True) is not None:
                         break           # the Bridge announces it
                 if timeout_ms >= 0:
                     timeout_ms = max(0, (end - kernel_clock(0) + 999999) // 1000000)
@@ -252,7 +252,12 @@ cdef class CallerLink:
         """Write, settle and report what is possible. Return False if the Bridge must take over."""
         cdef ProduceRequest oldest
         cdef int found
-        if not self.is_in_use() or self.inbox is None:
+        if self.inbox is None:
+            return False
+        if self.fd >= 0 and not self.requests:
+            self.stop_timer()           # see leave_to_bridge()
+            return self.read() == 0
+        if not self.is_in_use():
             return False
         if self.to_write and not self.write_begun():
             return False
@@ -309,6 +314,28 @@ cdef class CallerLink:
                 self.reports = self.inbox.wake_event
         self.unreported = None
         return True
+
+    cdef bint enter_for_reports(self, ProduceRequest request) noexcept:
+        """Prepare to report *request*, which is about to be settled by a caller, in Reports."""
+        if self.inbox is None or self.unreported is not None:
+            return False
+        try:
+            return self.inbox.enter(part_of(request).chunk)
+        except MemoryError:
+            return False
+
+    cdef void pass_to_reports(self, ProduceRequest request) noexcept:
+        """Pass the settled rows of *request* to Reports. Without memory, the Bridge does that."""
+        self.unreported = request
+        self.reports = self.inbox.wake_event
+        try:
+            while request.reports[0] is not None:
+                self.inbox.put(request.reports[0])
+                request.drop_report()
+        except MemoryError:
+            kernel_poke(self.wakeup)
+            return
+        self.unreported = None
 
     def rest(self, TopicSlot slot not None, CallerPath path not None, double until):
         """Let the messages of *slot* wait until the stages' requests in flight are answered.
@@ -392,21 +419,22 @@ cdef class CallerLink:
                 self.hand_over(False)
         return self.is_in_use()
 
-    cpdef TopicSlot drive_waiting(self, bint possible):
+    cpdef TopicSlot drive_waiting(self, bint possible, bint in_bridge):
         """Send the messages of the first slot that waits. The others wait for their response.
 
-        *possible*: the socket is lent. Returns a slot whose messages could not be sent: it is to be
+        *possible*: the socket is lent. Only the Bridge sends a large message. Returns a slot whose messages could not be sent: it is to be
         announced, and then to be forgotten. None if there is no other.
         """
         cdef TopicSlot slot
         while self.waiting and not self.is_resting():
             slot = <TopicSlot>self.waiting[0]
             if slot.chunk is not None or slot.full:
-                if not possible:
+                if not possible or (not in_bridge and slot.chunk is not None
+                                    and is_large(slot.chunk)):
                     return slot
                 if self.is_next_of(slot) and waits_for_response(slot):
                     return None
-                if not drive(slot):
+                if not drive(slot) and (slot.chunk is not None or slot.full):
                     return slot
                 if slot.chunk is not None and self.is_next_of(slot):
                     return None         # another partition of this connection has to wait
@@ -422,7 +450,7 @@ cdef class CallerLink:
         if slot in self.waiting:        # a finalizer may have changed it
             self.waiting.remove(slot)
 
-    def stop_timer(self):
+    cpdef stop_timer(self):
         """Stop the timer, which may have expired."""
         cdef int64_t rest = 0
         if self.waiting and self.is_resting():

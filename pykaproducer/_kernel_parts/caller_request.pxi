@@ -13,7 +13,9 @@ cdef bint drive_if_idle(TopicSlot slot, Chunk chunk) except -1:
         return False                    # a finalizer's send() has sent it, or a stage has taken it
     if waits_for_response(slot):
         return True
-    if slot.chunk is not chunk or not drive(slot):
+    if slot.chunk is not chunk:
+        return False
+    if not (leave_to_bridge(slot) if is_large(chunk) else drive(slot)):
         return False
     now = kernel_clock(0)
     if now - slot.announced_at > _ANNOUNCE_EVERY:
@@ -42,6 +44,40 @@ cdef bint waits_for_response(TopicSlot slot) except -1:
     if path is None or not path.link.is_in_use():
         return False
     return not is_open(path, kernel_clock(0) / <double>_NS) and wait_for_turn(slot, path)
+
+
+cdef bint leave_to_bridge(TopicSlot slot) except -1:
+    """Have the Bridge send the large message of *slot* soon, if no caller does that before.
+
+    Encoding and writing it would take too long in send(). Returns False if that is impossible.
+    """
+    cdef CallerPath path = slot.last_path
+    if path is None and slot.paths:
+        path = next(iter(slot.paths.values()))
+    if path is None or not path.offered or path.link.fd < 0 or not is_usual(slot, slot.chunk):
+        return False
+    if not wait_for_turn(slot, path):
+        return False
+    slot.last_path = path
+    set_timer(path.link.timer, _LARGE_WAITS)
+    return True
+
+
+cdef bint drive_large(TopicSlot slot) except -1:
+    """Send the large message of *slot*, instead of the Bridge, for the caller that waits."""
+    cdef CallerLink link = None if slot.last_path is None else slot.last_path.link
+    cdef bint sent = False
+    if link is None or slot not in link.waiting:
+        return drive(slot)
+    link.waiting.remove(slot)           # both would encode it: this may release the GIL
+    try:
+        sent = drive(slot)
+    finally:
+        if not sent and slot not in link.waiting:
+            slot.announced = False      # it may have been taken
+            kernel_poke(link.wakeup)
+            link.waiting.append(slot)
+    return sent
 
 
 cdef bint is_open(CallerPath path, double now) except -1:
@@ -117,18 +153,19 @@ cdef bint send_as_caller(TopicSlot slot, Chunk chunk, double seconds) except -1:
     if slot.chunk is chunk:
         if chunk.budget.lingers and not would_wait_alone(chunk.budget):
             return False
-        if not drive(slot):
-            return False
+        if is_large(chunk):
+            drive_large(slot)
+        else:
+            drive(slot)
     request = driven_request(slot, chunk)
-    if request is None or not has_no_callbacks(chunk):
+    if request is None:
         return False
     link = request.path.link
-    if link.has_reader or link.encrypts is not None or link.requests[0] is not request:
+    if link.has_reader or link.encrypts is not None:
         return False
-    wait_as_caller(request, <int>max(0, min(_CALLER_WAIT, seconds * 1000,
-                                            (chunk.earliest - kernel_clock(0)) // 2000000)))
+    wait_as_caller(request, seconds)
     try:
-        if link.waiting and link.drive_waiting(True) is not None:
+        if link.waiting and link.drive_waiting(True, False) is not None:
             kernel_poke(link.wakeup)
     except BaseException:               # a KeyboardInterrupt in the code of a codec
         kernel_poke(link.wakeup)
@@ -168,10 +205,15 @@ cdef inline Slice part_of(ProduceRequest request):
 
 
 cdef inline bint is_usual(TopicSlot slot, Chunk chunk) noexcept:
-    """Return whether *chunk* is small, and the stages have no other one of its topic."""
+    """Return whether *chunk* has few messages, and the stages have no other one of its topic."""
     return (slot.chunk is chunk and not slot.full
             and slot.in_progress == slot.reporting + slot.driven
-            and chunk.count <= _CALLER_ROWS and chunk.nbytes <= _CALLER_BYTES)
+            and chunk.count <= _CALLER_ROWS and (chunk.count == 1 or not is_large(chunk)))
+
+
+cdef inline bint is_large(Chunk chunk) noexcept:
+    """Return whether the messages of *chunk* are not sent by send() itself."""
+    return chunk.nbytes > _CALLER_BYTES
 
 
 cdef inline bint has_no_callbacks(Chunk chunk) noexcept:
@@ -414,10 +456,15 @@ cdef inline Py_ssize_t size_of(const iovec *iov, int count) noexcept:
     return size
 
 
-cdef void wait_as_caller(ProduceRequest request, int patience) noexcept:
-    """Wait for the response and settle it, or hand the request over."""
+cdef void wait_as_caller(ProduceRequest request, double seconds) noexcept:
+    """Wait for the response and settle it, for at most *seconds*.
+
+    Also settles what was sent before it on the connection. The Bridge continues if a signal
+    arrives, whose handler may run for long; if another thread or a task waits for one of those
+    messages; and if the response is late: see CallerLink.set_alarm().
+    """
     cdef CallerLink link = request.path.link
-    cdef int64_t end = kernel_clock(0) + <int64_t>patience * 1000000
+    cdef int64_t end = kernel_clock(0) + <int64_t>(min(seconds, _NO_TIMEOUT) * _NS)
     cdef int64_t left
     cdef pollfd fds[2]
     cdef int found
@@ -434,6 +481,7 @@ cdef void wait_as_caller(ProduceRequest request, int patience) noexcept:
         fds[1].fd, fds[1].events, fds[1].revents = link.wake_event, 1, 0
         if waits_for_another:
             left = 1
+        link.wake_reports()
         with nogil:
             found = poll_once(fds, 1 if waits_for_another else 2, <int>left)
             want_gil()
@@ -450,19 +498,32 @@ cdef void wait_as_caller(ProduceRequest request, int patience) noexcept:
         # Until then this caller waits for the socket only, for 1 ms.
         waits_for_another = fds[1].revents != 0
         if found < 0:
-            break                       # a signal: its handler may run for long
-        if not fds[0].revents:
-            continue
-        if read_response(link) != 0:
             break
+        if fds[0].revents and not settle_until(link, request):
+            break
+    link.wake_reports()
     link.has_reader = False
     end_wait(budget, None)
     if link.watched >= 0:
         set_watched(link.watch, link.watched, True)
-    if request.state == OF_CALLER and not settle_response(request, False):
-        link.hand_over(False)
-    elif link.filled:
-        kernel_poke(link.wakeup)        # the response to another one, as far as it is read
+    if link.filled:
+        kernel_poke(link.wakeup)        # what is read is not in the socket any more
+
+
+cdef bint settle_until(CallerLink link, ProduceRequest request) noexcept:
+    """Settle what is answered, up to *request*. Return whether to wait for more."""
+    cdef ProduceRequest oldest
+    cdef int found
+    while request.state == OF_CALLER:
+        oldest = <ProduceRequest>link.requests[0]
+        found = read_response(link)
+        if found == 0:
+            return True
+        if found > 0 and oldest is not request and has_waiters(part_of(oldest).chunk):
+            return False                # waking them may run Python code
+        if found < 0 or not settle_response(oldest, False):
+            link.hand_over(False)
+    return False
 
 
 cdef int read_response(CallerLink link) noexcept:
@@ -498,7 +559,7 @@ cdef bint settle_response(ProduceRequest request, bint in_bridge) noexcept:
     """Settle *request* if its response is complete and confirms it. Returns whether it has.
 
     If not, the stages have to decode it. *in_bridge*: the calling thread reports what the lists of
-    the request have afterwards.
+    the request have afterwards. Otherwise the stage Reports does, but wakes no waiter.
     """
     cdef CallerPath path = request.path
     cdef CallerLink link = path.link
@@ -509,14 +570,14 @@ cdef bint settle_response(ProduceRequest request, bint in_bridge) noexcept:
     cdef int size
     if link.requests[0] is not request or not is_response_to(request) or link.watched < 0:
         return False
-    if not in_bridge and not has_no_callbacks(chunk):
-        return False
     # settle_request() must not leave a batch as it is, nor run Python code.
     for path in request.paths:
         if path.buffer.failing or path.buffer in path.settler.moved:
             return False
         if path.buffer.place not in path.settler.metrics.partitions:
             return False
+    if not in_bridge and not has_no_callbacks(chunk) and not link.enter_for_reports(request):
+        return False
     now = kernel_clock(0) / <double>_NS
     size = 4 + <int>get_be(link.response, 4)
     request.state = OF_CALLER_SETTLED
@@ -542,6 +603,8 @@ cdef bint settle_response(ProduceRequest request, bint in_bridge) noexcept:
             part, request.reports[i] = request.reports[i], None
             if part.report(None):       # to a ReportTo
                 request.finished[0] = chunk
+    elif not in_bridge:
+        link.pass_to_reports(request)
     return True
 
 

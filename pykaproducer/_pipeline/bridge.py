@@ -302,7 +302,7 @@ class Bridge(SocketWorker[BridgeItem]):
         until = self._lendable_until()
         if until is not None:
             self.caller_link.lend()
-        while (slot := self.caller_link.drive_waiting(until is not None)) is not None:
+        while (slot := self.caller_link.drive_waiting(until is not None, True)) is not None:
             self._callers.announce(slot)
             self.caller_link.forget_waiting(slot)
         until = None if until == math.inf else until
