@@ -1194,6 +1194,56 @@ class ReportsInbox:
     ) -> None: ...
 
 @final
+class TlsStream:
+    """The OpenSSL object of a connection, its memory buffers, and its socket.
+
+    *tls*: the ``_ssl._SSLSocket`` of an :class:`ssl.SSLObject`. *fd*: the non-blocking socket.
+    *errors*: ``SSLError`` and ``SSLWantReadError``.
+
+    After a failure, :attr:`failure` is set: an ``SSLError``, an ``OSError`` of the socket, or an
+    ``EOFError`` if the broker has closed the connection. Raises MemoryError, and what a signal
+    handler raises.
+    """
+
+    tls: Any
+    incoming: Any
+    outgoing: Any
+    failure: OSError | EOFError | None
+    #: Whether the broker has sent application data.
+    heard: bool
+    def __init__(
+        self,
+        tls: Any,
+        incoming: Any,
+        outgoing: Any,
+        fd: int,
+        errors: tuple[type[OSError], type[OSError]],
+    ) -> None: ...
+    def close(self) -> None:
+        """Use the socket no more, because it is about to be closed."""
+    def send(self, buffers: list[Any], patience_ms: int) -> int:
+        """Encrypt and write from the beginning of *buffers*. Return the number of bytes taken.
+
+        A byte counts as taken when its entire record has been given to the socket. Bytes that were
+        not taken must be at the start of the next call. *patience_ms*: how long to wait for room.
+        """
+    def receive(self, into: memoryview) -> int:
+        """Receive into a buffer and return the number of bytes.
+
+        If they do not fill the buffer, there is no more data now.
+        """
+    def take_encrypted(self) -> None:
+        """Take what OpenSSL has encrypted, to be written by :meth:`flush`."""
+    def flush(self, patience_ms: int) -> bool:
+        """Write encrypted bytes. Return whether all are written."""
+    def write_own(self) -> None:
+        """Write TLS's own messages, such as an alert; ignore failures."""
+    def fill(self) -> int:
+        """Pass received bytes to OpenSSL. Return their number, 0: there are none, -1: failed."""
+    def discard(self) -> None:
+        """Read and discard everything up to a failure, or until there is no more."""
+
+@final
 class CallerLink:
     """The connection of a Bridge, as callers use it."""
 
@@ -1208,11 +1258,11 @@ class CallerLink:
     used_at: float
     #: A request that was settled and is not reported yet.
     unreported: ProduceRequest | None
-    def attach(self, fd: int, wakeup: int, encrypts: Any = None) -> bool:
+    def attach(self, fd: int, wakeup: int, stream: TlsStream | None = None) -> bool:
         """Watch the socket *fd* of a new connection. Return False if the system refuses that.
 
-        *wakeup*: a socket; writing to it wakes the Bridge. *encrypts*: the connection, if its bytes
-        are encrypted: its ``write_begun(request)`` and ``read_begun(into)`` are called.
+        *wakeup*: a socket; writing to it wakes the Bridge. *stream*: what encrypts its bytes; None:
+        they are not encrypted.
         """
     def detach(self) -> None:
         """Forget the socket, which is about to be closed."""
@@ -1234,6 +1284,8 @@ class CallerLink:
         """Let a caller use the socket, until :meth:`take_back`. No request is in flight."""
     def withhold(self) -> bool:
         """Let no caller begin to use the socket. Return whether none is using it."""
+    def is_let_go(self) -> bool:
+        """Wait until no caller uses the TLS stream. Return False if that takes too long."""
     def take_back(self) -> list[ProduceRequest]:
         """Let no caller use the socket. Return the requests in flight, to be adopted, oldest first.
 

@@ -2,8 +2,8 @@
 #
 # A message that passes the stages wakes three threads, and each hand-over costs 15 to 20 us. So the
 # caller takes the open chunk, encodes the batch and writes the request here. If it waits for the
-# outcome, it also reads the response and settles it (not with TLS), and no other thread is woken.
-# Otherwise the Bridge does that, with the same functions.
+# outcome, it also reads the response and settles it, and no other thread is woken. Otherwise the
+# Bridge does that, with the same functions.
 #
 # No Python code runs between the moment at which the chunk is taken and the one at which its
 # request is in `CallerLink`, nor while the response is settled. So a KeyboardInterrupt or a signal
@@ -117,6 +117,8 @@ cdef Py_ssize_t _CALLER_BYTES = CALLER_BYTES
 cdef int _CALLER_WAIT = 1000
 #: For so long the Bridge leaves a large message to a caller that may wait for it (ns).
 cdef int64_t _LARGE_WAITS = 50000
+#: How long the Bridge waits for room when it writes a request with TLS (ms).
+cdef int _BRIDGE_WAITS = 20
 #: Stands for "no timeout" of a caller (seconds).
 cdef double _NO_TIMEOUT = 3600
 #: A message with less time left is left to the stages (ns).

@@ -63,19 +63,18 @@ cdef class CallerLink:
     The Bridge waits for ``watch`` instead of its socket. It becomes readable with the socket,
     except while a caller waits for the response, and when the timer expires.
 
-    A connection with TLS is used by the Bridge alone, because OpenSSL allows one thread at a time,
-    and `ssl` runs signal handlers. The caller only begins the request, and the Bridge encrypts it,
-    reads the response and wakes the caller. For that, `watch` also has the event.
+    With TLS, another thread may run while a caller encrypts or decrypts. See `tls.pxi`.
     """
 
     cdef readonly int watch             # an epoll descriptor; -1: not available
-    # Wakes the caller that waits for the response; with TLS, the Bridge that is to write.
-    cdef int wake_event
+    cdef int wake_event                 # wakes the caller that waits for the response
     cdef int timer                      # wakes the Bridge if the response is late
     cdef int watched                    # the socket in `watch`; -1: none
-    cdef object encrypts                # the connection, if it has TLS; else None
-    cdef bint to_write                  # the request waits for the Bridge
-    cdef bint event_in_watch
+    cdef TlsStream stream               # of the connection, if it has TLS; else None
+    cdef bint to_write                  # requests are to be encrypted and written
+    cdef bint is_unwatched              # the Bridge waits until a caller has used the stream
+    cdef bint wants_stream              # it waits for `let_go`
+    cdef WakeEvent let_go
     cdef int fd                         # the socket while it is lent; -1: it is not
     cdef int wakeup                     # a socket; a byte in it wakes the Bridge
     cdef int32_t correlation_id
@@ -98,6 +97,7 @@ cdef class CallerLink:
     def __cinit__(self):
         self.requests = []
         self.waiting = []
+        self.let_go = WakeEvent()
         self.watch = self.wake_event = self.timer = self.watched = self.fd = self.wakeup = -1
 
     def __dealloc__(self):
@@ -108,22 +108,17 @@ cdef class CallerLink:
         if self.timer >= 0:
             close_descriptor(self.timer)
 
-    def attach(self, int fd, int wakeup, encrypts=None):
+    def attach(self, int fd, int wakeup, TlsStream stream=None):
         """Watch the socket *fd* of a new connection. Return False if the system refuses that.
 
-        *wakeup*: a socket; writing to it wakes the Bridge. *encrypts*: the connection, if its bytes
-        are encrypted: its ``write_begun(request)`` and ``read_begun(into)`` are called.
+        *wakeup*: a socket; writing to it wakes the Bridge. *stream*: what encrypts its bytes; None:
+        they are not encrypted.
         """
         if not CALLERS_MAY_SEND:
             return False
         if not self.make_descriptors() or begin_watch(self.watch, fd) != 0:
             return False
-        if encrypts is not None and not self.event_in_watch:
-            if begin_watch(self.watch, self.wake_event) != 0:
-                end_watch(self.watch, fd)
-                return False
-            self.event_in_watch = True
-        self.encrypts = encrypts
+        self.stream = stream
         self.watched = fd
         self.wakeup = wakeup
         return True
@@ -147,7 +142,8 @@ cdef class CallerLink:
         if self.watched >= 0:
             end_watch(self.watch, self.watched)
             self.watched = -1
-        self.encrypts = None
+        self.stream = None
+        self.is_unwatched = False
 
     def use(self, int version, bytes head not None, ConnectionMetrics metrics not None,
             ReportsInbox inbox not None):
@@ -210,8 +206,6 @@ cdef class CallerLink:
         cdef WakeEvent reports = None
         try:
             while self.is_only_watch(watched, events):
-                if self.event_in_watch:
-                    clear_wake_event(self.wake_event)
                 if not self.progress():
                     break
                 if self.waiting:
@@ -259,15 +253,19 @@ cdef class CallerLink:
             return self.read() == 0
         if not self.is_in_use():
             return False
-        if self.to_write and not self.write_begun():
-            return False
+        if self.is_used_by_caller():
+            self.unwatch()              # until then
+            self.set_alarm((<ProduceRequest>self.requests[0]).path)
+            return True
         while self.is_in_use():
+            if self.to_write:
+                self.write_encrypted(_BRIDGE_WAITS)
             found = self.read()
             if found < 0:
                 return False
-            if found == 0:
+            if found == 0 and not self.to_write:
                 break
-            if not self.settle_and_report():
+            if found > 0 and not self.settle_and_report():
                 return False
         if not self.is_in_use():
             return not self.requests and not self.filled
@@ -279,20 +277,67 @@ cdef class CallerLink:
         return True
 
     cdef int read(self) except -2:
-        """As read_response(). With TLS, it may let other threads run."""
-        cdef int count
-        if self.encrypts is None:
-            return read_response(self)
+        """Read what the socket has. Return 1 if a response is complete, 0 if not, -1 for the rest.
+
+        The Bridge finds the same error or end of the stream, and reports it. With TLS, other
+        threads may run, and a signal handler may raise.
+        """
+        cdef Py_ssize_t count
+        cdef Py_ssize_t room = sizeof(self.response) - self.filled
         if is_whole(self) > 0:
             return 1
-        # PyBUF_WRITE
-        into = PyMemoryView_FromMemory(<char *>self.response + self.filled,
-                                       sizeof(self.response) - self.filled, 0x200)
-        count = self.encrypts.read_begun(into)
+        if self.stream is None:
+            count = kernel_read(self.watched, self.response + self.filled, room)
+            if count < 0 and is_no_room(errno):
+                return 0
+        else:
+            if self.stream.failure is not None:
+                return -1
+            count = self.stream.read(self.response + self.filled, room)
+            if count == 0 and self.stream.failure is None:
+                return is_whole(self)
         if count <= 0:
-            return count
-        self.filled += count
+            return -1
+        self.filled += <int>count
         return is_whole(self)
+
+    cdef bint is_used_by_caller(self) noexcept:
+        """Return whether a caller encrypts or decrypts. For the Bridge."""
+        return self.stream is not None and self.stream.in_use
+
+    cdef void unwatch(self) noexcept:
+        self.is_unwatched = True
+        set_watched(self.watch, self.watched, False)
+
+    cdef void used_by_caller(self, TlsStream stream) noexcept:
+        """End a caller's use of *stream*, with which the Bridge may have to continue."""
+        if stream is not self.stream or stream.in_use:
+            return
+        if self.is_unwatched:
+            self.is_unwatched = False
+            set_watched(self.watch, self.watched, not self.has_reader)
+        if self.wants_stream:
+            set_event(self.let_go)
+
+    def is_let_go(self):
+        """Wait until no caller uses the stream. Return False if that takes too long. For the Bridge.
+
+        A caller uses it for some microseconds. But in this time a signal may arrive, and its
+        handler runs there and may block; it may even wait for a message of this connection. None
+        begins to use it after :meth:`withhold`.
+        """
+        cdef int64_t end = kernel_clock(0) + <int64_t>_CALLER_WAIT * 1000000
+        cdef int64_t left
+        while self.is_used_by_caller():
+            left = end - kernel_clock(0)
+            if left <= 0:
+                return False
+            self.wants_stream = True
+            try:
+                self.let_go.wait(left / <double>_NS)
+            finally:
+                self.wants_stream = False
+        return True
 
     cdef bint settle_and_report(self) except -1:
         """Settle the oldest request, whose response is complete, and report its messages."""
@@ -398,26 +443,37 @@ cdef class CallerLink:
             set_wake_event(self.wake_event)
         return True
 
-    cdef bint write_begun(self) except -1:
-        """Encrypt and write what callers have begun. Return False if the requests are handed over.
+    cdef int write_encrypted(self, int patience_ms) except -1:
+        """Encrypt and write what callers have begun, unless another thread uses the stream.
 
-        For the Bridge. May let other threads run, which may begin more, or hand them over.
+        That thread looks again after its call. Other threads may run, and begin more, or a signal
+        handler may raise. What cannot be written is handed over.
         """
+        cdef TlsStream stream = self.stream
         cdef ProduceRequest request
-        cdef Py_ssize_t i = 0, total
-        self.to_write = False
-        while i < len(self.requests) and self.is_in_use():
-            request = <ProduceRequest>self.requests[i]
-            i += 1
-            if request.written:
-                continue
-            total = 0
-            for each in request.buffers:
-                total += len(each)
-            request.written = self.encrypts.write_begun(request)
-            if request.written != total:
+        cdef Py_ssize_t i
+        while self.to_write and stream is self.stream and not stream.in_use:
+            self.to_write = False
+            i = 0
+            while i < len(self.requests) and self.is_in_use():
+                request = <ProduceRequest>self.requests[i]
+                i += 1
+                if not request.written:
+                    self.encrypt(stream, request, patience_ms)
+        return 0
+
+    cdef int encrypt(self, TlsStream stream, ProduceRequest request, int patience_ms) except -1:
+        cdef Py_ssize_t total = 0
+        cdef bint whole = False
+        for each in request.buffers:
+            total += len(each)
+        try:
+            request.written = stream.send(request.buffers, patience_ms)
+            whole = request.written == total
+        finally:
+            if not whole:
                 self.hand_over(False)
-        return self.is_in_use()
+        return 0
 
     cpdef TopicSlot drive_waiting(self, bint possible, bint in_bridge):
         """Send the messages of the first slot that waits. The others wait for their response.

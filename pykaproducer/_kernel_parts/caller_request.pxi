@@ -125,7 +125,21 @@ cdef bint drive(TopicSlot slot) except -1:
     if chunk.earliest - kernel_clock(0) <= _CALLER_LEAST or not slot.route.is_valid():
         return False
     request = prepared(slot, chunk)
-    return request is not None and begin(slot, chunk, request)
+    if request is None or not begin(slot, chunk, request):
+        return False
+    if request.path.link.to_write:
+        write_begun(request.path.link)
+    return True
+
+
+cdef int write_begun(CallerLink link) except -1:
+    """Encrypt and write what callers have begun, in this thread, unless another one does that."""
+    cdef TlsStream stream = link.stream
+    try:
+        link.write_encrypted(0)
+    finally:
+        link.used_by_caller(stream)
+    return 0
 
 
 cdef void close_chunk(Chunk chunk) noexcept:
@@ -161,7 +175,7 @@ cdef bint send_as_caller(TopicSlot slot, Chunk chunk, double seconds) except -1:
     if request is None:
         return False
     link = request.path.link
-    if link.has_reader or link.encrypts is not None:
+    if link.has_reader:
         return False
     wait_as_caller(request, seconds)
     try:
@@ -424,9 +438,8 @@ cdef void write_as_caller(ProduceRequest request) noexcept:
     for batch in request.batches:
         count_sealed(metrics, batch, request.sent, path.topic_metrics)
     count_request(metrics, request, request.sent, total, link.metrics)
-    if link.encrypts is not None:
-        link.to_write = True
-        set_wake_event(link.wake_event)
+    if link.stream is not None:
+        link.to_write = True            # see write_begun(): it may run other threads
         return
     limit_write(iov, count)
     request.written = kernel_write(link.fd, iov, count, 0)
@@ -456,7 +469,7 @@ cdef inline Py_ssize_t size_of(const iovec *iov, int count) noexcept:
     return size
 
 
-cdef void wait_as_caller(ProduceRequest request, double seconds) noexcept:
+cdef int wait_as_caller(ProduceRequest request, double seconds) except -1:
     """Wait for the response and settle it, for at most *seconds*.
 
     Also settles what was sent before it on the connection. The Bridge continues if a signal
@@ -464,15 +477,29 @@ cdef void wait_as_caller(ProduceRequest request, double seconds) noexcept:
     messages; and if the response is late: see CallerLink.set_alarm().
     """
     cdef CallerLink link = request.path.link
-    cdef int64_t end = kernel_clock(0) + <int64_t>(min(seconds, _NO_TIMEOUT) * _NS)
-    cdef int64_t left
-    cdef pollfd fds[2]
-    cdef int found
-    cdef bint waits_for_another = False
     cdef Budget budget = part_of(request).chunk.budget
     link.has_reader = True
     begin_wait(budget, None)
     set_watched(link.watch, link.watched, False)
+    try:
+        read_until(link, request, kernel_clock(0) + <int64_t>(min(seconds, _NO_TIMEOUT) * _NS))
+    finally:
+        link.wake_reports()
+        link.has_reader = False
+        end_wait(budget, None)
+        if link.watched >= 0:
+            set_watched(link.watch, link.watched, True)
+        if link.filled:
+            kernel_poke(link.wakeup)    # what is read is not in the socket any more
+    return 0
+
+
+cdef int read_until(CallerLink link, ProduceRequest request, int64_t end) except -1:
+    """Wait for responses and settle them, up to that of *request*, or until *end* (ns)."""
+    cdef int64_t left
+    cdef pollfd fds[2]
+    cdef int found
+    cdef bint waits_for_another = False
     while request.state == OF_CALLER:
         left = (end - kernel_clock(0) + 999999) // 1000000
         if left <= 0:
@@ -501,22 +528,26 @@ cdef void wait_as_caller(ProduceRequest request, double seconds) noexcept:
             break
         if fds[0].revents and not settle_until(link, request):
             break
-    link.wake_reports()
-    link.has_reader = False
-    end_wait(budget, None)
-    if link.watched >= 0:
-        set_watched(link.watch, link.watched, True)
-    if link.filled:
-        kernel_poke(link.wakeup)        # what is read is not in the socket any more
+    return 0
 
 
-cdef bint settle_until(CallerLink link, ProduceRequest request) noexcept:
+cdef bint settle_until(CallerLink link, ProduceRequest request) except -1:
     """Settle what is answered, up to *request*. Return whether to wait for more."""
+    cdef TlsStream stream = link.stream
     cdef ProduceRequest oldest
     cdef int found
     while request.state == OF_CALLER:
+        if stream is not None and (link.fd < 0 or stream.in_use):
+            return False                # the Bridge, or the thread that uses it, continues
+        try:
+            found = link.read()
+        finally:
+            link.used_by_caller(stream)
+        if link.to_write:
+            write_begun(link)
+        if request.state != OF_CALLER:
+            return False                # handed over in the meantime
         oldest = <ProduceRequest>link.requests[0]
-        found = read_response(link)
         if found == 0:
             return True
         if found > 0 and oldest is not request and has_waiters(part_of(oldest).chunk):
@@ -524,24 +555,6 @@ cdef bint settle_until(CallerLink link, ProduceRequest request) noexcept:
         if found < 0 or not settle_response(oldest, False):
             link.hand_over(False)
     return False
-
-
-cdef int read_response(CallerLink link) noexcept:
-    """Read what the socket has. Returns 1 if a response is complete, 0 if not, -1 for the rest.
-
-    The Bridge finds the same error or end of the stream, and reports it.
-    """
-    cdef Py_ssize_t count
-    if is_whole(link) > 0:
-        return 1
-    count = kernel_read(link.watched, link.response + link.filled,
-                        sizeof(link.response) - link.filled)
-    if count < 0 and is_no_room(errno):
-        return 0
-    if count <= 0:
-        return -1
-    link.filled += <int>count
-    return is_whole(link)
 
 
 cdef int is_whole(CallerLink link) noexcept:

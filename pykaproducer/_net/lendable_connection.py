@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from pykaproducer._kernel import CallerLink, ProduceRequest
 from pykaproducer._net.connection import Connection, Request, SessionState
-from pykaproducer._net.events import FAILURES
 from pykaproducer._net.transport import PlainTransport
 
 
@@ -27,11 +26,9 @@ class LendableConnection(Connection):
         transport = self._transport
         if transport is None or not self._clock.is_real:
             return None
-        encrypts = transport.encrypts
-        if not (encrypts or type(transport) is PlainTransport):
+        if transport.stream is None and type(transport) is not PlainTransport:
             return None
-        attached = link.attach(transport.fileno(), self.wakeup.writer(), self if encrypts else None)
-        if not attached:
+        if not link.attach(transport.fileno(), self.wakeup.writer(), transport.stream):
             return None
         self._link = link
         try:
@@ -45,30 +42,6 @@ class LendableConnection(Connection):
         if self._session.takes_requests and self._must_check(self._clock.monotonic()):
             self._work(self._encode_queued)
         return self._session.state is SessionState.CHECKING
-
-    def write_begun(self, request: ProduceRequest) -> int:
-        """Encrypt and write a request that a caller has begun; return the number of bytes taken.
-
-        Called by the owner while it waits. After a failure the connection is lost in the next step.
-        """
-        assert self._transport is not None, "its socket is lent"
-        try:
-            return self._transport.send([memoryview(each) for each in request.buffers])
-        except FAILURES as error:
-            self._failure = error
-            return 0
-
-    def read_begun(self, into: memoryview) -> int:
-        """Read and decrypt what there is of the response. Return the number of bytes; -1: failed.
-
-        Called as :meth:`write_begun`.
-        """
-        assert self._transport is not None, "its socket is lent"
-        try:
-            return self._transport.receive(into)
-        except FAILURES as error:
-            self._failure = error
-            return -1
 
     def used(self, now: float) -> None:
         """Record that a caller received the response to its request at *now*."""

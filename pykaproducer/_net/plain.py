@@ -40,7 +40,7 @@ class HungUp(ConnectionFailed):
 class PlainTransport:
     """A connection without encryption, over a non-blocking socket that has begun to connect."""
 
-    encrypts = False
+    stream = None
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock

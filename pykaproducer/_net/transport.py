@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from pykaproducer._config.network import Proxy
+from pykaproducer._kernel import TlsStream
 from pykaproducer._machines.authentication import Authentication
 from pykaproducer._net.plain import (
     CLOSED,
@@ -128,8 +129,8 @@ class Transport(Protocol):
     and ``fileno`` raises :class:`ConnectionFailed`.
     """
 
-    #: Whether bytes are encrypted, so that only its methods read and write the socket.
-    encrypts: bool
+    #: What encrypts its bytes; None: they are not.
+    stream: TlsStream | None
 
     def fileno(self) -> int:
         """Return the descriptor to wait for."""

@@ -320,6 +320,8 @@ class Bridge(SocketWorker[BridgeItem]):
     def take_back(self) -> bool:
         link = self.caller_link
         link.withhold()
+        if not link.is_let_go():
+            self.drop("a signal handler blocks in a thread that was using the connection")
         settled = False
         while link.requests:
             # A flush must find its chunk, from before it is settled until it is reported.

@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from pykaproducer._config.network import Proxy
 from pykaproducer._net.connection import Answered, Connection, Event, Lost, Ready, Request
+from pykaproducer._kernel import TlsStream
 from pykaproducer._net.transport import ConnectionFailed, Endpoint, Network, Transport
 from pykaproducer._util.clock import Clock
 from pykaproducer._wire.messages import ApiKey, metadata_request
@@ -65,8 +66,8 @@ class Wrapped:
         return self.real.doing
 
     @property
-    def encrypts(self) -> bool:
-        return self.real.encrypts
+    def stream(self) -> TlsStream | None:
+        return self.real.stream
 
     @property
     def reached(self) -> bool:

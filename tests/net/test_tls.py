@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 
+from pykaproducer._kernel import TlsStream, limit_next_write
 from pykaproducer._net.connection import Connection, Lost
-from pykaproducer._net.tls import RECORD, _Encrypted
 from pykaproducer._net.transport import ConnectionFailed, Endpoint, HungUp
 from pykaproducer._util.clock import Clock
 from tests.net.helper import Refusing, Settings, connect, wait
@@ -38,6 +38,10 @@ from tests.net.tls_server import (
 pytest.importorskip("trustme")
 
 from pykaproducer.testing._certificates import CertificateAuthority
+
+
+#: Maximum bytes in a record of TLS.
+RECORD = 16384
 
 
 @pytest.fixture(scope="module")
@@ -136,9 +140,23 @@ def test_a_record_counts_when_it_is_whole(written: int, readable: int) -> None:
     def record(size: int) -> bytes:
         return b"\x17\x03\x03" + struct.pack(">H", size + 17) + bytes(size + 17)
 
-    piece = _Encrypted(record(RECORD) * 2 + record(5), 2 * RECORD + 5)
-    piece.written = len(piece.data) if written < 0 else written
-    assert piece.readable() == (piece.plain if readable < 0 else readable)
+    class Encrypting:
+        """Stands for OpenSSL, to have records of known sizes."""
+
+        def write(self, data: bytes) -> None:
+            outgoing.write(record(RECORD) * 2 + record(len(data) - 2 * RECORD))
+
+    outgoing = ssl.MemoryBIO()
+    plain = bytes(2 * RECORD + 5)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        errors = ssl.SSLError, ssl.SSLWantReadError
+        stream = TlsStream(Encrypting(), ssl.MemoryBIO(), outgoing, ours.fileno(), errors)
+        limit_next_write(written)
+        first = stream.send([plain], 0)
+        assert first == (len(plain) if readable < 0 else readable)
+        rest = stream.send([plain[first:]], 0)
+        assert first + rest == len(plain)
 
 
 def test_what_came_before_the_end_is_received_before_it(certificate: str, files: Files) -> None:
@@ -489,7 +507,8 @@ def test_an_answer_does_not_write_what_there_was_no_memory_for(files: Files) -> 
 
     with Server(server_context(files.issued("server", "localhost")), serve) as server:
         transport: Any = connect(network(ssl_cafile=files.ca), server.endpoint())
-        transport._outgoing = Buffer(transport._outgoing, "read", MemoryError())
+        stream = transport.stream
+        stream.outgoing = Buffer(stream.outgoing, "read", MemoryError())
         with pytest.raises(MemoryError):
             transport.send([memoryview(b"request")])
         assert receive(transport, 6) == b"answer"
@@ -506,7 +525,8 @@ def test_openssl_has_no_memory_for_received_bytes(files: Files) -> None:
         transport: Any = connect(network(ssl_cafile=files.ca), server.endpoint())
         error = ssl.SSLError(1, "malloc failure")
         error.reason = "MALLOC_FAILURE"
-        transport._incoming = Buffer(transport._incoming, "write", error)
+        stream = transport.stream
+        stream.incoming = Buffer(stream.incoming, "write", error)
         with (
             contextlib.closing(transport),
             pytest.raises(ConnectionFailed, match="TLS failed: malloc failure"),
