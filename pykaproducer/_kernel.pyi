@@ -1309,6 +1309,8 @@ class CallerLink:
         For a topic with a message now and then, each of which would find the one before in flight.
         Then the socket can be lent, and they are sent. *until*: at most (monotonic seconds).
         """
+    def end_lingering(self) -> None:
+        """Have the messages that linger in their slots sent."""
     def end_rest(self) -> None:
         """Send or announce the waiting slots, because a path was lent or will not be."""
     @property
@@ -1337,6 +1339,7 @@ class CallerRoute:
         metrics: RequestMetrics,
         *,
         drives: bool,
+        linger: float,
     ) -> None:
         """Create a route that is valid while *metadata* has this *view* of the topic.
 

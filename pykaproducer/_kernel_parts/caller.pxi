@@ -138,10 +138,11 @@ cdef class CallerRoute:
 
     It is valid while *metadata* has this *view* of the topic. *metrics*: its ``trace`` must be
     None, because callers record no events. *drives*: ``send()`` itself sends, too, not only a
-    caller that waits.
+    caller that waits. *linger*: how long messages linger (seconds).
     """
 
     cdef bint drives
+    cdef double linger
     cdef Partitioner partitioner
     cdef object metadata, view
     cdef RequestMetrics metrics
@@ -150,8 +151,9 @@ cdef class CallerRoute:
     cdef bytes available
 
     def __init__(self, Partitioner partitioner not None, metadata, view,
-                 RequestMetrics metrics not None, *, bint drives):
+                 RequestMetrics metrics not None, *, bint drives, double linger):
         self.drives = drives
+        self.linger = linger
         self.partitioner = partitioner
         self.metadata = metadata
         self.view = view

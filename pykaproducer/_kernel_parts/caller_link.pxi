@@ -88,6 +88,7 @@ cdef class CallerLink:
     cdef list waiting                   # slots whose messages wait for their turn
     # Until when they wait for the stages' requests in flight (monotonic seconds): see rest().
     cdef double rests_until
+    cdef double lingering_ended         # messages from before that no longer linger
     cdef readonly double used_at        # when a caller used it last (monotonic seconds)
     cdef ReportsInbox inbox
     cdef WakeEvent reports              # to be set, as Reports has something to report
@@ -159,6 +160,8 @@ cdef class CallerLink:
     def lend(self):
         """Let a caller use the socket, until :meth:`take_back`. No request is in flight."""
         self.fd = self.watched
+        if self.waiting:
+            self.set_alarm(None)
 
     def withhold(self):
         """Let no caller begin to use the socket. Return whether none is using it."""
@@ -249,7 +252,7 @@ cdef class CallerLink:
         if self.inbox is None:
             return False
         if self.fd >= 0 and not self.requests:
-            self.stop_timer()           # see leave_to_bridge()
+            self.set_alarm(None)        # messages lingered, or see leave_to_bridge()
             return self.read() == 0
         if not self.is_in_use():
             return False
@@ -409,19 +412,34 @@ cdef class CallerLink:
         return self.rests_until != 0 and self.rests_until > kernel_clock(0) / <double>_NS
 
     cdef void set_alarm(self, CallerPath path) noexcept:
-        """Have the timer expire when the Bridge is to look after the requests or the slots."""
+        """Have the timer expire when the Bridge is to look after the requests or the slots.
+
+        *path*: of the requests; None: there are none.
+        """
         cdef double now = kernel_clock(0) / <double>_NS
-        cdef double due = now + _CALLER_WAIT / 1000.0
-        cdef double opens
+        cdef double due = _NEVER
         if self.requests:
             due = (<ProduceRequest>self.requests[0]).late_at
         if self.waiting and self.is_resting():
             due = min(due, self.rests_until)
         elif self.waiting:
-            opens = opening(path.window, len(self.requests), False)
-            if opens != _AFTER_RESPONSE and opens > now:
-                due = min(due, opens)
-        set_timer(self.timer, max(1, <int64_t>((due - now) * _NS)))
+            due = min(due, self.due(<TopicSlot>self.waiting[0], path, now))
+        set_timer(self.timer, 0 if due == _NEVER else max(1, <int64_t>((due - now) * _NS)))
+
+    cdef double due(self, TopicSlot slot, CallerPath path, double now) noexcept:
+        """Return when the messages of *slot*, the first that waits, are to be sent."""
+        cdef double found = lingers_until(slot, self.lingering_ended)
+        cdef double opens
+        if found > now or path is None:
+            return found
+        opens = opening(path.window, len(self.requests), False)
+        return _NEVER if opens == _AFTER_RESPONSE or opens <= now else opens
+
+    def end_lingering(self):
+        """Have the messages that linger in their slots sent."""
+        if self.waiting:
+            self.lingering_ended = kernel_clock(0) / <double>_NS
+            set_timer(self.timer, 1)
 
     def forget_unreported(self):
         """Forget the request that was settled and not reported."""
@@ -488,6 +506,8 @@ cdef class CallerLink:
                 if not possible or (not in_bridge and slot.chunk is not None
                                     and is_large(slot.chunk)):
                     return slot
+                if lingers_until(slot, self.lingering_ended) > kernel_clock(0) / <double>_NS:
+                    return None         # the timer is set for it
                 if self.is_next_of(slot) and waits_for_response(slot):
                     return None
                 if not drive(slot) and (slot.chunk is not None or slot.full):
@@ -536,3 +556,15 @@ cdef class CallerLink:
         if wake and self.has_reader:
             set_wake_event(self.wake_event)
         kernel_poke(self.wakeup)
+
+
+cdef double lingers_until(TopicSlot slot, double ended) noexcept:
+    """Return when the messages of *slot* have lingered; 0 if none does.
+
+    *ended*: those from before that no longer linger.
+    """
+    cdef Chunk chunk = slot.chunk
+    if chunk is None or slot.full or slot.route is None or chunk.opened <= ended:
+        return 0
+    return min(chunk.opened + slot.route.linger,
+               (chunk.earliest - _CALLER_LEAST) / <double>_NS)

@@ -11,6 +11,8 @@ cdef bint drive_if_idle(TopicSlot slot, Chunk chunk) except -1:
         return False
     if not slot.has(chunk):
         return False                    # a finalizer's send() has sent it, or a stage has taken it
+    if slot.route.linger > 0:
+        return slot.chunk is chunk and linger(slot)
     if waits_for_response(slot):
         return True
     if slot.chunk is not chunk:
@@ -51,16 +53,36 @@ cdef bint leave_to_bridge(TopicSlot slot) except -1:
 
     Encoding and writing it would take too long in send(). Returns False if that is impossible.
     """
-    cdef CallerPath path = slot.last_path
-    if path is None and slot.paths:
-        path = next(iter(slot.paths.values()))
-    if path is None or not path.offered or path.link.fd < 0 or not is_usual(slot, slot.chunk):
-        return False
-    if not wait_for_turn(slot, path):
+    cdef CallerPath path = usual_path(slot)
+    if path is None or path.link.fd < 0 or not wait_for_turn(slot, path):
         return False
     slot.last_path = path
     set_timer(path.link.timer, _LARGE_WAITS)
     return True
+
+
+cdef bint linger(TopicSlot slot) except -1:
+    """Let the messages of *slot* linger in the open chunk. Returns False if the stages have to.
+
+    So a caller that waits can send them, and few messages wake the Bridge only.
+    """
+    cdef CallerPath path = usual_path(slot)
+    if path is None or not is_one_batch(path.sealer.batcher, slot.chunk) \
+            or not wait_for_turn(slot, path):
+        return False
+    slot.announced = False              # the next send() looks whether there are too many
+    slot.last_path = path
+    return True
+
+
+cdef CallerPath usual_path(TopicSlot slot):
+    """Return a path by which the messages of *slot* may be sent; None: they are not usual."""
+    cdef CallerPath path = slot.last_path
+    if not is_usual(slot, slot.chunk):
+        return None
+    if path is None and slot.paths:
+        path = next(iter(slot.paths.values()))
+    return path if path is not None and path.offered and path.link.watched >= 0 else None
 
 
 cdef bint drive_large(TopicSlot slot) except -1:
@@ -349,6 +371,7 @@ cdef bint begin(TopicSlot slot, Chunk chunk, ProduceRequest request):
         number_batch(batch.buffer.sequencer, batch)
     slot.announced = False
     slot.chunk = None
+    link.forget_waiting(slot)
     close_chunk(chunk)
     for i in range(chunk.count):
         chunk.rows[i].flags |= CLAIMED

@@ -77,7 +77,7 @@ class TopicWorker(Worker[Item]):
         super().__init__(f"topic-{topic}", context)
         self.topic = topic
         self._has_own_thread = collaborators.config.stage_threads == "own"
-        self._lingers = collaborators.config.linger_ms > 0
+        self._linger = collaborators.config.linger_ms / 1000
         self._new_partition_worker = collaborators.new_partition_worker
         self._metadata = collaborators.metadata
         self._settler = collaborators.settler
@@ -182,9 +182,15 @@ class TopicWorker(Worker[Item]):
             return
         slot = chunk.slot  # None once its last row is reported, which may be at any moment
         if slot is not None and self.clock.is_real:
-            drives = not (self._has_own_thread or self._lingers)
             slot.lend_route(
-                CallerRoute(partitioner, self._metadata, view, self.metrics, drives=drives)
+                CallerRoute(
+                    partitioner,
+                    self._metadata,
+                    view,
+                    self.metrics,
+                    drives=not self._has_own_thread,
+                    linger=self._linger,
+                )
             )
             self._lent_view = view
 

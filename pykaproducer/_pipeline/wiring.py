@@ -342,6 +342,7 @@ class Pipeline:
         if self.dispatcher.held:
             self._take_held()
         for worker in self.brokers.all():
+            worker.bridge.caller_link.end_lingering()
             if worker.batcher.waiting:  # the others look at what they get later when it arrives
                 worker.put(FlushStarted())
 
