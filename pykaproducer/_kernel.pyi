@@ -1258,6 +1258,7 @@ class CallerLink:
     used_at: float
     #: A request that was settled and is not reported yet.
     unreported: ProduceRequest | None
+    def __init__(self, broker_id: int) -> None: ...
     def attach(self, fd: int, wakeup: int, stream: TlsStream | None = None) -> bool:
         """Watch the socket *fd* of a new connection. Return False if the system refuses that.
 
@@ -1343,8 +1344,8 @@ class CallerRoute:
     ) -> None:
         """Create a route that is valid while *metadata* has this *view* of the topic.
 
-        *metrics*: its ``trace`` must be None. *drives*: ``send()`` itself sends, too, not only a
-        caller that waits.
+        *drives*: ``send()`` itself sends, too, not only a caller that waits. *linger*: how long
+        messages linger (seconds).
         """
 
 @final

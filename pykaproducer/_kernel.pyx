@@ -229,8 +229,10 @@ include "_kernel_parts/write.pxi"
 include "_kernel_parts/wait.pxi"
 include "_kernel_parts/tls.pxi"
 include "_kernel_parts/caller.pxi"
+include "_kernel_parts/reports_inbox.pxi"
 include "_kernel_parts/caller_link.pxi"
 include "_kernel_parts/caller_request.pxi"
+include "_kernel_parts/caller_response.pxi"
 
 
 # Only the C code of this module may create these: an instance without a chunk would have invalid

@@ -136,9 +136,8 @@ def this_thread_runs_stages(bint runs):
 cdef class CallerRoute:
     """A topic's partitioner, with what it needs, as callers use it.
 
-    It is valid while *metadata* has this *view* of the topic. *metrics*: its ``trace`` must be
-    None, because callers record no events. *drives*: ``send()`` itself sends, too, not only a
-    caller that waits. *linger*: how long messages linger (seconds).
+    It is valid while *metadata* has this *view* of the topic. *drives*: ``send()`` itself sends,
+    too, not only a caller that waits. *linger*: how long messages linger (seconds).
     """
 
     cdef bint drives
@@ -165,7 +164,7 @@ cdef class CallerRoute:
     cdef bint is_valid(self) except -1:
         # Attributes and a dict: no Python code runs.
         return (self.metadata.view.topics.get(self.topic) is self.view
-                and self.metrics.trace is None and self.partitioner.bounds is None)
+                and self.partitioner.bounds is None)
 
 
 @cython.final

@@ -2,61 +2,6 @@
 # settles and reports what callers have sent.
 
 @cython.final
-cdef class ReportsInbox:
-    """The inbox of the stage Reports, for a Bridge that settles a caller's request.
-
-    *put*: appends a slice to it. *wake_event*: wakes the stage. *incomplete*: the chunks for which
-    a flush waits. Compiled, because Python code between the response and the callback would cost
-    more than the rest.
-    """
-
-    cdef object put, incomplete
-    cdef dict live
-    cdef WakeEvent wake_event
-    #: Whether the stage is known to have a thread, and calls callbacks.
-    cdef public bint is_open
-
-    def __init__(self, put, WakeEvent wake_event not None, incomplete):
-        self.put = put
-        self.wake_event = wake_event
-        self.incomplete = incomplete
-        self.live = incomplete.live
-
-    cdef bint enter(self, Chunk chunk) except -1:
-        """Add *chunk* to those for which a flush waits, before it is settled.
-
-        Returns False if it is to be reported by the functions in Python.
-        """
-        if self.incomplete.watches_outcomes:
-            return False
-        if not self.is_open and (has_callbacks(chunk) or has_failures(chunk)):
-            return False
-        self.live[chunk.serial] = chunk
-        return True
-
-    cdef bint report(self, ProduceRequest request) except -1:
-        """Report the first slice of settled rows of *request*, whose chunk was entered.
-
-        Returns whether the stage is to be woken. If there is no memory, the request keeps what is
-        not reported yet.
-        """
-        cdef Slice part = <Slice>request.reports[0]
-        if has_waiters(part.chunk):
-            wake_waiters(part)
-        if has_callbacks(part.chunk) or has_failures(part.chunk):
-            self.put(part)
-            request.drop_report()
-            want_gil()
-            return True
-        request.drop_report()
-        if part.finish():
-            request.finished[0] = part.chunk    # until it has left
-            self.incomplete.leave(part.chunk)
-            request.finished[0] = None
-        return False
-
-
-@cython.final
 cdef class CallerLink:
     """The connection of a Bridge, as callers use it. Linux only: otherwise it is never usable.
 
@@ -66,6 +11,7 @@ cdef class CallerLink:
     With TLS, another thread may run while a caller encrypts or decrypts. See `tls.pxi`.
     """
 
+    cdef int broker_id
     cdef readonly int watch             # an epoll descriptor; -1: not available
     cdef int wake_event                 # wakes the caller that waits for the response
     cdef int timer                      # wakes the Bridge if the response is late
@@ -100,6 +46,9 @@ cdef class CallerLink:
         self.waiting = []
         self.let_go = WakeEvent()
         self.watch = self.wake_event = self.timer = self.watched = self.fd = self.wakeup = -1
+
+    def __init__(self, int broker_id):
+        self.broker_id = broker_id
 
     def __dealloc__(self):
         if self.watch >= 0:
@@ -363,14 +312,10 @@ cdef class CallerLink:
         self.unreported = None
         return True
 
-    cdef bint enter_for_reports(self, ProduceRequest request) noexcept:
-        """Prepare to report *request*, which is about to be settled by a caller, in Reports."""
-        if self.inbox is None or self.unreported is not None:
-            return False
-        try:
-            return self.inbox.enter(part_of(request).chunk)
-        except MemoryError:
-            return False
+    cdef bint may_pass_to_reports(self, Chunk chunk) except -1:
+        """Return whether a caller may settle messages of *chunk*: Reports can report them."""
+        return has_no_callbacks(chunk) or (self.inbox is not None and self.unreported is None
+                                           and self.inbox.may_enter(chunk))
 
     cdef void pass_to_reports(self, ProduceRequest request) noexcept:
         """Pass the settled rows of *request* to Reports. Without memory, the Bridge does that."""

@@ -128,7 +128,7 @@ class Bridge(SocketWorker[BridgeItem]):
         self._report = collaborators.report
         self._callers = collaborators.callers
         #: The connection, as callers use it.
-        self.caller_link = CallerLink()
+        self.caller_link = CallerLink(broker_id)
         #: Whether callers may write requests.
         self.lends = False
         self._wanted = False

@@ -59,10 +59,26 @@ class Recorder:
     def taken(self, worker: object, chunks: Iterable[Chunk]) -> None:
         """Record that the dispatcher has taken *chunks*."""
         for chunk in chunks:
-            self._accepted[chunk.serial] = array("d", chunk.accepted())
-            while len(self._accepted) > _CHUNKS:
-                del self._accepted[next(iter(self._accepted))]
+            self.accepted(chunk)
             self.note("dispatched", worker, chunk)
+
+    def accepted(self, chunk: Chunk) -> None:
+        """Record when the messages of *chunk* were accepted."""
+        self._accepted[chunk.serial] = array("d", chunk.accepted())
+        while len(self._accepted) > _CHUNKS:
+            del self._accepted[next(iter(self._accepted))]
+
+    def driven(self, broker: int, request: ProduceRequest) -> None:
+        """Record that a thread that sends or waits has sent *request* itself."""
+        for batch in request.batches:
+            self.note("sealed", None, batch, **sealing(batch))
+            self.note("sent", None, batch, broker=broker)
+
+    def confirmed(self, broker: int, request: ProduceRequest) -> None:
+        """Record the response to such a request, which confirms each batch."""
+        self.answered(None, broker, request, None)
+        for batch in request.batches:
+            self.note("settled", None, batch, detail="delivered")
 
     def answered(
         self, worker: object, broker: int, request: ProduceRequest, answer: ProduceAnswer | None

@@ -876,17 +876,6 @@ def test_without_acknowledgements_the_stages_send() -> None:
         until(lambda: log(cluster) == numbers(20))  # later than the outcome
 
 
-def test_while_messages_are_traced_the_stages_send() -> None:
-    with ScriptedCluster(topics={"t": 1}) as cluster, cluster.producer() as p:
-        warm(p)
-        before = last_caller(p)
-        with p.traced() as trace:
-            delivery = p.send("t", b"it")
-            delivery.result(SOON)
-        assert last_caller(p) == before
-        assert "settled" in {event["event"] for event in trace.events(delivery)}
-
-
 def test_a_partitioner_in_python_is_called_by_the_stages() -> None:
     threads: set[str] = set()
 

@@ -106,6 +106,27 @@ def test_a_callback_gets_the_outcome_in_the_reports_thread(idempotent: bool) -> 
         assert p._budget.used == 0
 
 
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_trace_shows_the_same_way(waits: bool) -> None:
+    with running(topics={"t": 1}) as (_, p):
+        warm(p)
+        outcomes = Outcomes()
+        with p.traced() as trace:
+            for number in range(1, 1000):
+                delivery = p.send("t", b"value", on_delivery=outcomes)
+                if waits:
+                    delivery.result(SOON)
+                outcomes.wait(number)
+                p.flush(SOON)
+                events = trace.events(delivery)
+                if "dispatched" not in {event["event"] for event in events}:
+                    break
+        names = [event["event"] for event in events]
+        assert names == ["accepted", "sealed", "sent", "answered", "settled", "reported"]
+        assert events[2]["broker"] == 0
+        assert events[3]["detail"] == f"offset {delivery.offset}"
+
+
 @BOTH
 @pytest.mark.parametrize("partitions", [1, 3])
 def test_a_burst_keeps_its_order(idempotent: bool, partitions: int) -> None:
