@@ -1332,6 +1332,8 @@ class CallerLink:
 class CallerRoute:
     """A topic's partitioner, with what it needs, as callers use it."""
 
+    #: When a caller sent last (monotonic seconds); 0: never.
+    used_at: float
     def __init__(
         self,
         partitioner: Partitioner,

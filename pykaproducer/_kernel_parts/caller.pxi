@@ -123,8 +123,6 @@ cdef int _BRIDGE_WAITS = 20
 cdef double _NO_TIMEOUT = 3600
 #: A message with less time left is left to the stages (ns).
 cdef int64_t _CALLER_LEAST = 200000000
-#: The dispatcher learns at least this often that a topic is in use (ns).
-cdef int64_t _ANNOUNCE_EVERY = 500000000
 
 
 def this_thread_runs_stages(bint runs):
@@ -142,6 +140,8 @@ cdef class CallerRoute:
 
     cdef bint drives
     cdef double linger
+    #: When a caller sent last (monotonic seconds); 0: never.
+    cdef readonly double used_at
     cdef Partitioner partitioner
     cdef object metadata, view
     cdef RequestMetrics metrics

@@ -3,10 +3,8 @@
 cdef bint drive_if_idle(TopicSlot slot, Chunk chunk) except -1:
     """Send the messages of *slot*, to which one was appended in *chunk*, if that is possible now.
 
-    Returns whether the slot need not be announced: they are sent, or wait for a response. Every
-    500 ms it is announced all the same, so that the dispatcher does not consider the topic idle.
+    Returns whether the slot need not be announced: they are sent, linger, or wait for a response.
     """
-    cdef int64_t now
     if not CALLERS_MAY_SEND or runs_stages or slot.route is None or not slot.route.drives:
         return False
     if not slot.has(chunk):
@@ -17,13 +15,7 @@ cdef bint drive_if_idle(TopicSlot slot, Chunk chunk) except -1:
         return True
     if slot.chunk is not chunk:
         return False
-    if not (leave_to_bridge(slot) if is_large(chunk) else drive(slot)):
-        return False
-    now = kernel_clock(0)
-    if now - slot.announced_at > _ANNOUNCE_EVERY:
-        slot.announced_at = now
-        return False
-    return True
+    return leave_to_bridge(slot) if is_large(chunk) else drive(slot)
 
 
 cdef bint waits_for_response(TopicSlot slot) except -1:
@@ -289,7 +281,7 @@ cdef bint begin(TopicSlot slot, Chunk chunk, ProduceRequest request):
     request.correlation_id = link.correlation_id | 0x40000000
     for path in request.paths:
         path.n_sent += 1
-    request.path.window.sealed_at = request.sent
+    request.path.window.sealed_at = slot.route.used_at = request.sent
     request.state = OF_CALLER
     request.slot = slot
     slot.driven += 1

@@ -19,7 +19,6 @@ cdef class TopicSlot:
     # For callers that send: see caller.pxi. None: a stage has not lent it.
     cdef CallerRoute route
     cdef dict paths                     # partition -> CallerPath
-    cdef int64_t announced_at           # when drive_if_idle() last let it be announced (ns)
     cdef CallerPath last_path           # used by the last request; None: the stages took a chunk
     cdef CallerPath rests_for           # whose messages in flight are waited for: see rest()
 

@@ -67,7 +67,7 @@ cdef int settle_request(RequestSettler self, ProduceRequest request, double now)
             if needs_report(part.chunk):
                 reports[n_reports] = part
                 n_reports += 1
-                if part.count == part.chunk.count:
+                if part.chunk.n_settled == part.chunk.count:
                     begin_reporting(part.chunk)
             elif part.finish():
                 request.finished[n_finished] = part.chunk

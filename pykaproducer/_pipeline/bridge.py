@@ -300,7 +300,8 @@ class Bridge(SocketWorker[BridgeItem]):
             if self._connection is not None:
                 self._connection.wakeup.poke()  # it has something to write or to report
         until = self._lendable_until()
-        if until is not None:
+        self.is_lent = until is not None
+        if self.is_lent:
             self.caller_link.lend()
         while (slot := self.caller_link.drive_waiting(until is not None, True)) is not None:
             self._callers.announce(slot)

@@ -31,10 +31,11 @@ from pykaproducer.config import Config
 _PAUSE: Final = 0.01, 1.0
 #: Nothing is lent after a request with more batches, or with more rows in one.
 _FEW: Final = 16
-#: How often messages wait for the stages' requests in flight, and how long at most (seconds).
-_REST_EVERY: Final = 0.5
+#: How often messages wait for the stages' requests in flight, first and at least (seconds).
+_REST_EVERY: Final = 0.05, 0.5
+#: How long they wait at most (seconds).
 _LONGEST_REST: Final = 0.1
-#: The pause is the shortest one again after this number of requests without a hand-over.
+#: Both are the shortest again after this number of requests without a hand-over.
 _WORTHWHILE: Final = 20
 
 
@@ -68,6 +69,7 @@ class CallerPaths:
         self._lent: set[PartitionBuffer] = set()
         self._not_before = 0.0
         self._rest_at = 0.0  # no rest before that
+        self._rest_every = _REST_EVERY[0]
         self._pause = _PAUSE[0]
         self._lends = worker.clock.is_real and config.acks != 0
 
@@ -130,7 +132,8 @@ class CallerPaths:
         """
         if now < self._rest_at:
             return
-        self._rest_at = now + _REST_EVERY
+        self._rest_at = now + self._rest_every
+        self._rest_every = min(2 * self._rest_every, _REST_EVERY[1])
         most = min(2 * self._window.round_trip, _LONGEST_REST)
         self._bridge.caller_link.rest(slot, self._path(buffer), now + most)
 
@@ -169,6 +172,8 @@ class CallerPaths:
         if begun:
             is_worthwhile = path.n_sent > _WORTHWHILE
             self._pause = _PAUSE[0] if is_worthwhile else min(2 * self._pause, _PAUSE[1])
+            if is_worthwhile:
+                self._rest_every = _REST_EVERY[0]
             self._not_before = self._clock.monotonic() + self._pause
             for request in begun:
                 self._sent(request)

@@ -374,9 +374,11 @@ class Dispatcher(Worker[Item]):
         busy = {chunk.topic for chunk in self._incomplete.chunks()}
         self._round += 1
         for topic, used in list(self._used.items()):
+            worker = self._topics.get(topic)
+            if worker is not None and worker.used_at > used:
+                used = self._used[topic] = worker.used_at
             if used + self._max_idle > now or topic in busy:
                 continue
-            worker = self._topics.get(topic)
             if worker is not None and self._keeps_topics:
                 self._used[topic] = now
                 continue

@@ -88,6 +88,8 @@ class SocketWorker(Worker[Item]):
         self._stop_has_come = False
         #: An exception is about to end the thread.
         self.has_crashed = False
+        #: Callers may use the connection while this thread waits.
+        self.is_lent = False
         # A request was sent or answered since the last wait.
         self._busy = False
         # When the connection will have been unused for too long.
@@ -371,11 +373,15 @@ class SocketWorker(Worker[Item]):
             #    provider), which sent a message; 3. that put an item into this inbox, from this
             #    very thread, which does not wake itself.
             self._connection.wakeup.poke()
+        doze = None
         if self._busy:
             self._busy = False
-            until = earlier(until, self.clock.monotonic() + _DOZE)
+            doze = self.clock.monotonic() + _DOZE
         while True:
-            self._sleeps_until = earlier(until, self.lend())
+            lent_until = self.lend()
+            # A caller's requests need not be taken over just because this thread wakes up.
+            limit = lent_until if self.is_lent else earlier(lent_until, doze)
+            self._sleeps_until = earlier(until, limit)
             self._running.release()
             try:
                 ready = self.clock.select(selector, self._sleeps_until, wake)
@@ -383,7 +389,7 @@ class SocketWorker(Worker[Item]):
                 self._running.acquire()
                 is_done = self.take_back()
             # An item in the inbox, and a deadline, come before the next request of a caller.
-            is_late = until is not None and self.clock.monotonic() >= until
+            is_late = (end := earlier(until, doze)) is not None and self.clock.monotonic() >= end
             if not is_done or self._items or is_late:
                 return ready
 
