@@ -63,6 +63,8 @@ class Budget:
     waiting: int
     #: Whether messages linger, unless a thread waits alone.
     lingers: bool
+    #: Number of bytes that must be free before messages linger again; 0: they may linger.
+    lacking: int
     @property
     def ends_lingering(self) -> bool:
         """Whether a thread waits alone for an outcome, so that no message lingers."""
@@ -1220,7 +1222,7 @@ class TlsStream:
         errors: tuple[type[OSError], type[OSError]],
     ) -> None: ...
     def close(self) -> None:
-        """Use the socket no more, because it is about to be closed."""
+        """Forget the socket, which is about to be closed."""
     def send(self, buffers: list[Any], patience_ms: int) -> int:
         """Encrypt and write from the beginning of *buffers*. Return the number of bytes taken.
 
@@ -1285,7 +1287,7 @@ class CallerLink:
         """Let a caller use the socket, until :meth:`take_back`. No request is in flight."""
     def withhold(self) -> bool:
         """Let no caller begin to use the socket. Return whether none is using it."""
-    def is_let_go(self) -> bool:
+    def wait_for_stream(self) -> bool:
         """Wait until no caller uses the TLS stream. Return False if that takes too long."""
     def take_back(self) -> list[ProduceRequest]:
         """Let no caller use the socket. Return the requests in flight, to be adopted, oldest first.
@@ -1317,11 +1319,11 @@ class CallerLink:
     @property
     def rest_ends(self) -> float | None:
         """When messages have waited long enough, if that is all that ends their rest."""
-    def drive_waiting(self, possible: bool, in_bridge: bool) -> TopicSlot | None:
-        """Send the messages of the first slot that waits. The others wait for their response.
+    def drive_waiting(self, in_bridge: bool) -> TopicSlot | None:
+        """Send the messages of the slots that wait, in order, until one has to wait longer.
 
-        *possible*: the socket is lent. Return a slot whose messages could not be sent: it is to be
-        announced, and then to be forgotten. None if there is no other.
+        Return a slot whose messages cannot be sent here: it is to be announced, and then to be
+        forgotten. Return None if there is none. *in_bridge*: large messages are sent, too.
         """
     def forget_waiting(self, slot: TopicSlot) -> None:
         """Forget a slot that was announced, or whose messages were sent."""
@@ -1343,6 +1345,7 @@ class CallerRoute:
         *,
         drives: bool,
         linger: float,
+        used_at: float,
     ) -> None:
         """Create a route that is valid while *metadata* has this *view* of the topic.
 

@@ -51,6 +51,8 @@ cdef class Budget:
     cdef int64_t crowded_at
     #: Whether messages linger, unless a thread waits alone.
     cdef public bint lingers
+    #: Number of bytes that must be free before messages linger again; 0: they may linger.
+    cdef public int64_t lacking
 
     def __cinit__(self):
         init_guard(&self.guard)
@@ -215,6 +217,12 @@ cdef void end_wait(Budget self, lock) noexcept:
 cdef bint would_wait_alone(Budget self) noexcept:
     """Return whether a thread that begins to wait now ends lingering."""
     return load_long(&self.awaited) == 0 and was_not_crowded(self)
+
+
+cdef bint space_is_wanted(Budget self) noexcept:
+    """Return whether lingering messages may hold bytes that a send() needs."""
+    return load_int(&self.n_waiting) > 0 or (
+        self.lacking > 0 and self.lacking > self.limit - atomic_add(&self.reserved, 0))
 
 
 cdef bint was_not_crowded(Budget self) noexcept:

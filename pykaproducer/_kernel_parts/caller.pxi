@@ -19,9 +19,11 @@
 #    do not know of the messages.
 # 4. Otherwise all requests of the connection are handed over: their state becomes OF_STAGES, and
 #    the Bridge continues with them as if it had written them (`Bridge._adopt`). A caller then waits
-#    as usual. Either side may begin: the caller, if the response is an error, malformed, or late,
-#    or if a signal arrives; a stage, if it needs the partition or the connection, or has to know
-#    all messages (a flush).
+#    as usual. A caller begins if the response is an error or malformed, if the socket takes only a
+#    part of a request, or if a signal handler raises in OpenSSL; the Bridge, if the response is
+#    late; a stage, if it needs the partition or the connection, or all messages (a flush). A caller
+#    whose timeout expires, or whose wait a signal interrupts, only leaves the response to the
+#    Bridge.
 #
 # All of this relies on the GIL: in a build without it nothing is ever lent.
 
@@ -113,9 +115,10 @@ cdef enum:
     _CALLER_BATCHES = 16
     _CALLER_BUFFERS = 2 * _CALLER_BATCHES + 2
 cdef Py_ssize_t _CALLER_BYTES = CALLER_BYTES
-#: A request that has no response after this time is handed over (ms).
+#: A request that has no response after this time is handed over. The Bridge waits as long for a
+#: caller's call of OpenSSL (ms).
 cdef int _CALLER_WAIT = 1000
-#: For so long the Bridge leaves a large message to a caller that may wait for it (ns).
+#: How long the Bridge leaves a large message to a caller that may wait for it (ns).
 cdef int64_t _LARGE_WAITS = 50000
 #: How long the Bridge waits for room when it writes a request with TLS (ms).
 cdef int _BRIDGE_WAITS = 20
@@ -150,8 +153,10 @@ cdef class CallerRoute:
     cdef bytes available
 
     def __init__(self, Partitioner partitioner not None, metadata, view,
-                 RequestMetrics metrics not None, *, bint drives, double linger):
+                 RequestMetrics metrics not None, *, bint drives, double linger,
+                 double used_at):
         self.drives = drives
+        self.used_at = used_at
         self.linger = linger
         self.partitioner = partitioner
         self.metadata = metadata

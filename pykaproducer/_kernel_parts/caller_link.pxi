@@ -18,9 +18,9 @@ cdef class CallerLink:
     cdef int watched                    # the socket in `watch`; -1: none
     cdef TlsStream stream               # of the connection, if it has TLS; else None
     cdef bint to_write                  # requests are to be encrypted and written
-    cdef bint is_unwatched              # the Bridge waits until a caller has used the stream
-    cdef bint wants_stream              # it waits for `let_go`
-    cdef WakeEvent let_go
+    cdef bint is_unwatched              # disabled in `watch` until a caller's call of OpenSSL ends
+    cdef bint awaits_stream             # the Bridge waits for `stream_is_free`
+    cdef WakeEvent stream_is_free
     cdef int fd                         # the socket while it is lent; -1: it is not
     cdef int wakeup                     # a socket; a byte in it wakes the Bridge
     cdef int32_t correlation_id
@@ -44,7 +44,7 @@ cdef class CallerLink:
     def __cinit__(self):
         self.requests = []
         self.waiting = []
-        self.let_go = WakeEvent()
+        self.stream_is_free = WakeEvent()
         self.watch = self.wake_event = self.timer = self.watched = self.fd = self.wakeup = -1
 
     def __init__(self, int broker_id):
@@ -115,7 +115,7 @@ cdef class CallerLink:
     def withhold(self):
         """Let no caller begin to use the socket. Return whether none is using it."""
         self.fd = -1
-        return not self.requests
+        return not self.requests and not self.stream_is_in_use()
 
     def take_back(self):
         """Let no caller use the socket. Return the requests in flight, to be adopted, oldest first.
@@ -162,7 +162,7 @@ cdef class CallerLink:
                     break
                 if self.waiting:
                     self.wake_reports()
-                    if self.drive_waiting(self.fd >= 0, True) is not None:
+                    if self.drive_waiting(True) is not None:
                         break           # the Bridge announces it
                 if timeout_ms >= 0:
                     timeout_ms = max(0, (end - kernel_clock(0) + 999999) // 1000000)
@@ -201,15 +201,16 @@ cdef class CallerLink:
         if self.inbox is None:
             return False
         if self.fd >= 0 and not self.requests:
-            self.set_alarm(None)        # messages lingered, or see leave_to_bridge()
-            return self.read() == 0
+            self.set_alarm(None)        # it may be the timer: see linger() and leave_to_bridge()
+            if self.read() != 0:
+                return False
+            if not self.requests:
+                return True             # otherwise a caller has begun one in read()
         if not self.is_in_use():
             return False
-        if self.is_used_by_caller():
-            self.unwatch()              # until then
-            self.set_alarm((<ProduceRequest>self.requests[0]).path)
-            return True
         while self.is_in_use():
+            if self.stream_is_in_use():     # in each round: other threads run in OpenSSL's calls
+                return self.wait_for_caller()
             if self.to_write:
                 self.write_encrypted(_BRIDGE_WAITS)
             found = self.read()
@@ -229,50 +230,59 @@ cdef class CallerLink:
         return True
 
     cdef int read(self) except -2:
-        """Read what the socket has. Return 1 if a response is complete, 0 if not, -1 for the rest.
+        """Read what the socket has. Return 1 if a response is complete, 0 if not, -1 if it fails.
 
         The Bridge finds the same error or end of the stream, and reports it. With TLS, other
         threads may run, and a signal handler may raise.
         """
         cdef Py_ssize_t count
         cdef Py_ssize_t room = sizeof(self.response) - self.filled
+        cdef TlsStream stream = self.stream
         if is_whole(self) > 0:
             return 1
-        if self.stream is None:
+        if stream is None:
             count = kernel_read(self.watched, self.response + self.filled, room)
             if count < 0 and is_no_room(errno):
                 return 0
         else:
-            if self.stream.failure is not None:
+            if stream.failure is not None:
                 return -1
-            count = self.stream.read(self.response + self.filled, room)
-            if count == 0 and self.stream.failure is None:
+            count = stream.read(self.response + self.filled, room)
+            if stream is not self.stream:
+                return -1               # it was lost, and `response` may belong to the next one
+            if count == 0 and stream.failure is None:
                 return is_whole(self)
         if count <= 0:
             return -1
         self.filled += <int>count
         return is_whole(self)
 
-    cdef bint is_used_by_caller(self) noexcept:
-        """Return whether a caller encrypts or decrypts. For the Bridge."""
+    cdef bint stream_is_in_use(self) noexcept:
+        """Return whether a thread encrypts or decrypts now."""
         return self.stream is not None and self.stream.in_use
 
-    cdef void unwatch(self) noexcept:
+    cdef bint wait_for_caller(self) noexcept:
+        """Have the Bridge wait until a caller has used the stream. Returns False if it is late."""
+        cdef ProduceRequest oldest = <ProduceRequest>self.requests[0]
+        if kernel_clock(0) / <double>_NS >= oldest.late_at:
+            return False
         self.is_unwatched = True
         set_watched(self.watch, self.watched, False)
+        self.set_alarm(oldest.path)
+        return True
 
-    cdef void used_by_caller(self, TlsStream stream) noexcept:
+    cdef void end_stream_use(self, TlsStream stream) noexcept:
         """End a caller's use of *stream*, with which the Bridge may have to continue."""
-        if stream is not self.stream or stream.in_use:
+        if stream is None or stream is not self.stream or stream.in_use:
             return
         if self.is_unwatched:
             self.is_unwatched = False
             set_watched(self.watch, self.watched, not self.has_reader)
-        if self.wants_stream:
-            set_event(self.let_go)
+        if self.awaits_stream:
+            set_event(self.stream_is_free)
 
-    def is_let_go(self):
-        """Wait until no caller uses the stream. Return False if that takes too long. For the Bridge.
+    def wait_for_stream(self):
+        """Wait until no caller uses the stream. Return False if that takes too long.
 
         A caller uses it for some microseconds. But in this time a signal may arrive, and its
         handler runs there and may block; it may even wait for a message of this connection. None
@@ -280,15 +290,15 @@ cdef class CallerLink:
         """
         cdef int64_t end = kernel_clock(0) + <int64_t>_CALLER_WAIT * 1000000
         cdef int64_t left
-        while self.is_used_by_caller():
+        while self.stream_is_in_use():
             left = end - kernel_clock(0)
             if left <= 0:
                 return False
-            self.wants_stream = True
+            self.awaits_stream = True
             try:
-                self.let_go.wait(left / <double>_NS)
+                self.stream_is_free.wait(left / <double>_NS)
             finally:
-                self.wants_stream = False
+                self.awaits_stream = False
         return True
 
     cdef bint settle_and_report(self) except -1:
@@ -300,22 +310,24 @@ cdef class CallerLink:
             # A flush must find it, from before it is settled until it is reported.
             if not self.inbox.enter(chunk):
                 return False
-            settled = self.settle()
+            settled = self.settle_oldest()
         finally:
-            if not settled or request.reports[0] is None:
-                self.inbox.live.pop(chunk.serial, None)
+            if not settled:
+                self.inbox.live.pop(chunk.serial, None)     # the Bridge adopts it: enters it again
         if not settled:
             return False
+        if request.reports[0] is None:
+            self.inbox.live.pop(chunk.serial, None)     # no other code has run since enter()
+        trace_response(request)
         while request.reports[0] is not None:
             if self.inbox.report(request):
                 self.reports = self.inbox.wake_event
         self.unreported = None
         return True
 
-    cdef bint may_pass_to_reports(self, Chunk chunk) except -1:
-        """Return whether a caller may settle messages of *chunk*: Reports can report them."""
-        return has_no_callbacks(chunk) or (self.inbox is not None and self.unreported is None
-                                           and self.inbox.may_enter(chunk))
+    cdef bint may_settle_as_caller(self, Chunk chunk) except -1:
+        """Return whether a caller may settle *chunk*: no stage is to report it, or Reports can."""
+        return needs_no_thread(chunk) or (self.inbox is not None and self.inbox.may_enter(chunk))
 
     cdef void pass_to_reports(self, ProduceRequest request) noexcept:
         """Pass the settled rows of *request* to Reports. Without memory, the Bridge does that."""
@@ -375,7 +387,8 @@ cdef class CallerLink:
         """Return when the messages of *slot*, the first that waits, are to be sent."""
         cdef double found = lingers_until(slot, self.lingering_ended)
         cdef double opens
-        if found > now or path is None:
+        # Without a request in flight no response follows, after which they would be sent.
+        if found > now or path is None or not self.requests:
             return found
         opens = opening(path.window, len(self.requests), False)
         return _NEVER if opens == _AFTER_RESPONSE or opens <= now else opens
@@ -390,11 +403,17 @@ cdef class CallerLink:
         """Forget the request that was settled and not reported."""
         self.unreported = None
 
-    cpdef bint settle(self) except -1:
+    def settle(self):
         """Settle the oldest request if its response is here and confirms it. For the Bridge.
 
         Returns whether it is settled. What is to be reported is in the request.
         """
+        if not self.settle_oldest():
+            return False
+        trace_response(self.unreported)
+        return True
+
+    cdef bint settle_oldest(self) except -1:
         cdef ProduceRequest request
         if not self.is_in_use() or self.read() <= 0 or not self.is_in_use():
             return False
@@ -410,15 +429,17 @@ cdef class CallerLink:
         """Encrypt and write what callers have begun, unless another thread uses the stream.
 
         That thread looks again after its call. Other threads may run, and begin more, or a signal
-        handler may raise. What cannot be written is handed over.
+        handler may raise. A request that cannot be written is handed over.
         """
         cdef TlsStream stream = self.stream
         cdef ProduceRequest request
         cdef Py_ssize_t i
         while self.to_write and stream is self.stream and not stream.in_use:
             self.to_write = False
+            if stream.failure is not None:
+                self.hand_over(False)
             i = 0
-            while i < len(self.requests) and self.is_in_use():
+            while stream is self.stream and i < len(self.requests) and self.is_in_use():
                 request = <ProduceRequest>self.requests[i]
                 i += 1
                 if not request.written:
@@ -438,23 +459,26 @@ cdef class CallerLink:
                 self.hand_over(False)
         return 0
 
-    cpdef TopicSlot drive_waiting(self, bint possible, bint in_bridge):
-        """Send the messages of the first slot that waits. The others wait for their response.
+    cpdef TopicSlot drive_waiting(self, bint in_bridge):
+        """Send the messages of the slots that wait, in order, until one has to wait longer.
 
-        *possible*: the socket is lent. Only the Bridge sends a large message. Returns a slot whose messages could not be sent: it is to be
-        announced, and then to be forgotten. None if there is no other.
+        Returns a slot whose messages cannot be sent here: it is to be announced, and then to be
+        forgotten. Returns None if there is none. *in_bridge*: large messages are sent, too.
         """
         cdef TopicSlot slot
         while self.waiting and not self.is_resting():
             slot = <TopicSlot>self.waiting[0]
             if slot.chunk is not None or slot.full:
-                if not possible or (not in_bridge and slot.chunk is not None
-                                    and is_large(slot.chunk)):
+                if self.fd < 0 or not (in_bridge or slot.chunk is None
+                                       or not is_large(slot.chunk)):
                     return slot
                 if lingers_until(slot, self.lingering_ended) > kernel_clock(0) / <double>_NS:
                     return None         # the timer is set for it
                 if self.is_next_of(slot) and waits_for_response(slot):
-                    return None
+                    if slot.rests_for is None or slot.rests_for.link is self:
+                        return None
+                    self.forget_waiting(slot)   # it waits for another connection
+                    continue
                 if not drive(slot) and (slot.chunk is not None or slot.full):
                     return slot
                 if slot.chunk is not None and self.is_next_of(slot):
@@ -471,7 +495,7 @@ cdef class CallerLink:
         if slot in self.waiting:        # a finalizer may have changed it
             self.waiting.remove(slot)
 
-    cpdef stop_timer(self):
+    def stop_timer(self):
         """Stop the timer, which may have expired."""
         cdef int64_t rest = 0
         if self.waiting and self.is_resting():
@@ -506,7 +530,7 @@ cdef class CallerLink:
 cdef double lingers_until(TopicSlot slot, double ended) noexcept:
     """Return when the messages of *slot* have lingered; 0 if none does.
 
-    *ended*: those from before that no longer linger.
+    *ended*: messages in chunks opened before that no longer linger.
     """
     cdef Chunk chunk = slot.chunk
     if chunk is None or slot.full or slot.route is None or chunk.opened <= ended:

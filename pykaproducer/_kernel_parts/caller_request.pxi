@@ -54,21 +54,27 @@ cdef bint leave_to_bridge(TopicSlot slot) except -1:
 
 
 cdef bint linger(TopicSlot slot) except -1:
-    """Let the messages of *slot* linger in the open chunk. Returns False if the stages have to.
+    """Let the messages of *slot* linger in the open chunk. Returns False if the stages hold them.
 
-    So a caller that waits can send them, and few messages wake the Bridge only.
+    A caller that waits can then send them, and otherwise only the Bridge wakes up.
     """
     cdef CallerPath path = usual_path(slot)
-    if path is None or not is_one_batch(path.sealer.batcher, slot.chunk) \
-            or not wait_for_turn(slot, path):
+    if path is None or space_is_wanted(slot.chunk.budget) or expires_soon(slot) \
+            or not is_one_batch(path.sealer.batcher, slot.chunk) or not wait_for_turn(slot, path):
         return False
     slot.announced = False              # the next send() looks whether there are too many
     slot.last_path = path
     return True
 
 
+cdef bint expires_soon(TopicSlot slot) noexcept:
+    """Return whether the dispatcher must know the messages of *slot*, which linger."""
+    cdef int64_t lingering = <int64_t>(slot.route.linger * _NS)
+    return slot.chunk.earliest - _CALLER_LEAST - kernel_clock(0) <= lingering
+
+
 cdef CallerPath usual_path(TopicSlot slot):
-    """Return a path by which the messages of *slot* may be sent; None: they are not usual."""
+    """Return a lent path for the messages of *slot*; None: the stages have to send them."""
     cdef CallerPath path = slot.last_path
     if not is_usual(slot, slot.chunk):
         return None
@@ -129,7 +135,7 @@ cdef bint drive(TopicSlot slot) except -1:
         return False
     if request.path.link.to_write:
         write_begun(request.path.link)
-    if trace is not None and request.slot is not None:
+    if trace is not None and request.correlation_id:    # 0: its messages wait for their turn
         trace.driven(request.path.link.broker_id, request)
     return True
 
@@ -140,7 +146,7 @@ cdef int write_begun(CallerLink link) except -1:
     try:
         link.write_encrypted(0)
     finally:
-        link.used_by_caller(stream)
+        link.end_stream_use(stream)
     return 0
 
 
@@ -168,7 +174,7 @@ cdef inline bint is_usual(TopicSlot slot, Chunk chunk) noexcept:
 
 
 cdef inline bint is_large(Chunk chunk) noexcept:
-    """Return whether the messages of *chunk* are not sent by send() itself."""
+    """Return whether *chunk* is too large to be encoded and written in send()."""
     return chunk.nbytes > _CALLER_BYTES
 
 

@@ -26,7 +26,7 @@ cdef bint send_as_caller(TopicSlot slot, Chunk chunk, double seconds) except -1:
         return False
     wait_as_caller(request, seconds)
     try:
-        if link.waiting and link.drive_waiting(True, False) is not None:
+        if link.waiting and link.drive_waiting(False) is not None:
             kernel_poke(link.wakeup)
     except BaseException:               # a KeyboardInterrupt in the code of a codec
         kernel_poke(link.wakeup)
@@ -145,12 +145,15 @@ cdef bint settle_until(CallerLink link, ProduceRequest request) except -1:
     cdef ProduceRequest oldest
     cdef int found
     while request.state == OF_CALLER:
-        if stream is not None and (link.fd < 0 or stream.in_use):
+        if link.fd < 0 or link.stream_is_in_use():
             return False                # the Bridge, or the thread that uses it, continues
         try:
             found = link.read()
+        except BaseException:
+            link.hand_over(False)       # what a signal handler has interrupted is lost
+            raise
         finally:
-            link.used_by_caller(stream)
+            link.end_stream_use(stream)
         if link.to_write:
             write_begun(link)
         if request.state != OF_CALLER:
@@ -162,6 +165,8 @@ cdef bint settle_until(CallerLink link, ProduceRequest request) except -1:
             return False                # waking them may run Python code
         if found < 0 or not settle_response(oldest, False):
             link.hand_over(False)
+        else:
+            trace_response(oldest)
     return False
 
 
@@ -186,6 +191,8 @@ cdef bint may_settle(ProduceRequest request, bint in_bridge) except -1:
     cdef CallerPath path
     if request.state != OF_CALLER or link.requests[0] is not request or link.watched < 0:
         return False
+    if link.unreported is not None or not (in_bridge or link.fd >= 0):
+        return False                    # the Bridge takes the connection back
     if not is_response_to(request):
         return False
     for path in request.paths:
@@ -193,7 +200,7 @@ cdef bint may_settle(ProduceRequest request, bint in_bridge) except -1:
             return False
         if path.buffer.place not in path.settler.metrics.partitions:
             return False
-    return in_bridge or link.may_pass_to_reports(part_of(request).chunk)
+    return in_bridge or link.may_settle_as_caller(part_of(request).chunk)
 
 
 cdef bint settle_response(ProduceRequest request, bint in_bridge) except -1:
@@ -209,14 +216,9 @@ cdef bint settle_response(ProduceRequest request, bint in_bridge) except -1:
     cdef Py_ssize_t i
     cdef double now
     cdef int size
-    trace = request.path.settler.metrics.trace
     if not may_settle(request, in_bridge):
         return False
-    if trace is not None:
-        trace.confirmed(link.broker_id, request)
-        if not may_settle(request, in_bridge):
-            return False                # Python code has run, and other threads
-    if not in_bridge and not has_no_callbacks(chunk):
+    if not in_bridge and not needs_no_thread(chunk):
         try:
             link.inbox.enter(chunk)
         except MemoryError:
@@ -239,8 +241,7 @@ cdef bint settle_response(ProduceRequest request, bint in_bridge) except -1:
     settle_request(path.settler, request, now)
     if request.reports[0] is None:
         return True
-    begin_reporting(chunk)
-    if has_no_callbacks(chunk) and not (in_bridge and has_waiters(chunk)):
+    if needs_no_thread(chunk) and not (in_bridge and has_waiters(chunk)):
         for i in range(len(request.reports)):
             if request.reports[i] is None:
                 break
@@ -252,8 +253,19 @@ cdef bint settle_response(ProduceRequest request, bint in_bridge) except -1:
     return True
 
 
-cdef inline bint has_no_callbacks(Chunk chunk) noexcept:
-    """Return whether nothing is left for Reports: a ReportTo only adds to a queue."""
+cdef int trace_response(ProduceRequest request) except -1:
+    """Record the response to *request*, which is settled, if there is a trace."""
+    trace = request.path.settler.metrics.trace
+    if trace is not None:
+        trace.confirmed(request.path.link.broker_id, request, request.path.link.used_at)
+    return 0
+
+
+cdef inline bint needs_no_thread(Chunk chunk) noexcept:
+    """Return whether the outcome of *chunk* needs no thread.
+
+    Each callback is a ReportTo, which only adds to a queue.
+    """
     cdef uint32_t i
     if chunk.done_callbacks:
         return False

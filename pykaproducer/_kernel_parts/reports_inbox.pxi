@@ -2,7 +2,7 @@
 
 @cython.final
 cdef class ReportsInbox:
-    """The inbox of the stage Reports, for a Bridge that settles a caller's request.
+    """The inbox of the stage Reports, for a Bridge or a caller that settles a caller's request.
 
     *put*: appends a slice to it. *wake_event*: wakes the stage. *incomplete*: the chunks for which
     a flush waits. Compiled, because Python code between the response and the callback would cost
@@ -32,6 +32,10 @@ cdef class ReportsInbox:
         return True
 
     cdef bint may_enter(self, Chunk chunk) except -1:
+        """Return whether *chunk* may be settled before Python code runs.
+
+        That is if no flush waits for outcomes only, and Reports runs if it has something to report.
+        """
         if self.incomplete.watches_outcomes:
             return False
         return self.is_open or not (has_callbacks(chunk) or has_failures(chunk))

@@ -6,15 +6,15 @@
 # state is consistent.
 #
 # **Threads.** Two threads must not use an OpenSSL connection at once, not even one to read and one
-# to write. A violation would corrupt memory. So each call has an owner, and no thread waits to
-# become it:
+# to write. A violation would corrupt memory. So each call has an owner, and a caller never waits
+# for another owner:
 #
 # 1. A stage's own thread releases the stage (`_running`) only to wait in the selector, which uses
 #    only the descriptor. Another stage's thread that acquires the stage encrypts and writes a small
 #    request in place. The own thread acquires the stage again before it reads.
 # 2. A caller uses the stream of a Bridge only while the connection is lent (`CallerLink.fd`). A
 #    Bridge that takes it back lets the caller's call end before it uses the stream itself:
-#    `CallerLink.is_let_go()`.
+#    `CallerLink.wait_for_stream()`.
 # 3. A caller that finds it in use leaves its request to the owner, which looks for one after its
 #    call: `CallerLink.write_encrypted()`.
 
@@ -63,15 +63,16 @@ cdef class TlsStream:
     handler raises.
     """
 
+    cdef object __weakref__
     #: Attributes of :class:`ssl.SSLObject`.
     cdef public object tls, incoming, outgoing
     cdef object ssl_error, want_read
     cdef int fd                         # -1: closed
     cdef list pieces                    # encrypted, and not written entirely
-    # Bytes of the caller of send() that were encrypted, and are not among the pieces yet.
+    # Bytes given to send() that are encrypted, and not among the pieces yet.
     cdef Py_ssize_t plain
-    cdef Py_ssize_t taken               # not reported to the caller of send() yet
-    cdef bint in_use                    # a thread is in send() or receive()
+    cdef Py_ssize_t taken               # and not returned by send() yet
+    cdef bint in_use                    # a thread is in send(), read() or discard()
     cdef uint8_t *room
     cdef public object failure
     #: Whether the broker has sent application data.
@@ -94,13 +95,8 @@ cdef class TlsStream:
         self.ssl_error, self.want_read = errors
 
     def close(self):
-        """Use the socket no more, because it is about to be closed."""
+        """Forget the socket, which is about to be closed."""
         self.fd = -1
-
-    @property
-    def has_to_write(self):
-        """Return whether encrypted bytes wait for space in the socket."""
-        return len(self.pieces) > 0
 
     cdef int enter(self) except -1:
         if self.in_use:
@@ -150,7 +146,7 @@ cdef class TlsStream:
         OpenSSL works on memory, so its write is never incomplete.
         """
         # Set first. If there is then no memory to read the encrypted bytes, or a signal handler
-        # raises, they are read later. Marked as the caller's data, they are not written by
+        # raises, they are read later. Marked as data given to send(), they are not written by
         # receive().
         self.plain = len(data)
         try:
@@ -158,6 +154,9 @@ cdef class TlsStream:
         except self.ssl_error as error:
             self.failure = error
             return False
+        finally:
+            if not self.outgoing.pending:
+                self.plain = 0
         self.take_encrypted()
         return True
 
@@ -207,7 +206,7 @@ cdef class TlsStream:
     cpdef write_own(self):
         """Write TLS's own messages, such as an alert; ignore failures.
 
-        Never a piece of the caller's data:
+        Never a piece of data given to send():
 
         1. a piece with the requests A and B is partially written, beginning with A;
         2. a response arrives, and the rest of the piece is written here without being reported;
@@ -239,27 +238,26 @@ cdef class TlsStream:
 
     cdef Py_ssize_t read(self, uint8_t *into, Py_ssize_t size) except -1:
         """Read everything that OpenSSL has: the selector does not know about its buffers."""
-        cdef Py_ssize_t got = 0
-        cdef bint done = False
+        cdef Py_ssize_t got
         self.enter()
         try:
             got = self.read_records(into, size)
             self.take_encrypted()
             if self.failure is None:
                 self.write_own()
-            done = True
+        except BaseException:
+            if self.failure is None:    # the number of bytes in `into` is lost
+                self.failure = OSError(EINTR, "reading a response was interrupted")
+            raise
         finally:
             self.in_use = False
-            if not done and self.failure is None:
-                # The number of bytes in `into` is lost.
-                self.failure = OSError(EINTR, "reading a response was interrupted")
         if got:
             self.heard = True
         return got
 
     cdef Py_ssize_t read_records(self, uint8_t *into, Py_ssize_t size) except -1:
         cdef Py_ssize_t got = 0, count, filled = _TLS_ROOM
-        while got < size:
+        while got < size and self.fd >= 0:
             # Where a record is incomplete, OpenSSL would raise an error.
             if self.incoming.pending or self.tls.pending():
                 count = self.decrypt(into + got, size - got)
@@ -317,9 +315,13 @@ cdef class TlsStream:
     def discard(self):
         """Read and discard everything up to a failure, or until there is no more."""
         cdef uint8_t rest[1024]
-        while self.failure is None and self.fill() > 0:
-            while self.decrypt(rest, sizeof(rest)) > 0:
-                pass
+        self.enter()
+        try:
+            while self.failure is None and self.fill() > 0:
+                while self.decrypt(rest, sizeof(rest)) > 0:
+                    pass
+        finally:
+            self.in_use = False
 
 
 cdef piece_of(list buffers, Py_ssize_t skip):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from pykaproducer._config.key_store import AUTHORITIES, CERTIFICATES, given_of
 from pykaproducer._config.oauth_settings import OAuthSettings
 from pykaproducer._config.tls_context import TlsSettings, tls_context
+from pykaproducer._kernel import TlsStream
 from pykaproducer._machines.authentication import Authentication, Credentials
 from pykaproducer._net.tls import TlsTransport
 from pykaproducer._net.tls_errors import Peer
@@ -82,6 +83,7 @@ class SecureNetwork(Network):
         self._making = threading.Lock()
         self._context: ssl.SSLContext | None = None
         self._tls: weakref.WeakSet[ssl.SSLObject] = weakref.WeakSet()
+        self._streams: weakref.WeakSet[TlsStream] = weakref.WeakSet()
         #: The tokens of a producer that gets them by itself.
         self.tokens = _tokens(settings)
         # Tickets requested with a key table are shared by the connections, and by nothing else.
@@ -109,6 +111,7 @@ class SecureNetwork(Network):
             sock = undo.enter_context(self._open(endpoint))
             transport = TlsTransport(sock, context, peer, self._plain(sock, endpoint))
             self._tls.add(transport.tls)
+            self._streams.add(transport.stream)
             undo.pop_all()  # the transport closes it from now on
         return transport
 
@@ -133,6 +136,8 @@ class SecureNetwork(Network):
 
         See :meth:`Network.close_inherited`.
         """
+        for stream in list(self._streams):
+            stream.close()  # a signal handler may have forked in the middle of a call of OpenSSL
         super().close_inherited()
         _inherited.extend([self._context, *self._tls])
         if self.tokens is not None:

@@ -5,12 +5,12 @@ OpenSSL works on memory buffers here and never touches the socket. This has thre
 - A whole piece is encrypted in one call, without the GIL, and written in another (``write.pxi``).
 - An OpenSSL write is never incomplete. With its own socket it could be, and would then have to be
   repeated with exactly the same bytes.
-- Only :meth:`TlsTransport.send` and :meth:`~.receive` send anything to the broker. Closing the
-  connection sends nothing, so a forked child that closes its copy of the socket cannot end the
+- After the handshake, only ``TlsStream.send`` and ``receive`` send anything to the broker. Closing
+  the connection sends nothing, so a forked child that closes its copy of the socket cannot end the
   parent's session. Truncation is detected without a TLS shutdown, as Kafka's frames have lengths.
 
-``TlsStream`` (``_kernel_parts/tls.pxi``) encrypts and writes, reads and decrypts. Here are the
-handshake, and the texts of the errors.
+The handshake and the error texts are here. ``TlsStream`` (``_kernel_parts/tls.pxi``) does the rest,
+also for callers.
 """
 
 from __future__ import annotations

@@ -129,8 +129,9 @@ class Transport(Protocol):
     and ``fileno`` raises :class:`ConnectionFailed`.
     """
 
-    #: What encrypts its bytes; None: they are not.
-    stream: TlsStream | None
+    @property
+    def stream(self) -> TlsStream | None:
+        """Return the object that encrypts its bytes; None: they are not encrypted."""
 
     def fileno(self) -> int:
         """Return the descriptor to wait for."""

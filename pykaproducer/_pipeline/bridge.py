@@ -1,7 +1,8 @@
 """Bridge: encodes and sends Produce requests, and decodes the responses. One per BrokerWorker.
 
 In Sarama: the "bridge" goroutine, together with the one that reads the socket. Here, one thread at
-a time uses a socket, so TLS is safe by construction. Owns: the connection to its broker.
+a time uses a socket. (With TLS, ``_kernel_parts/tls.pxi`` says how.) Owns: the connection to its
+broker.
 
 Guarantees: requests are written in the order in which they arrived. Each is reported to the
 BrokerWorker once: ``ResponseReceived``, ``RequestsLost``, or with ``acks=0`` ``RequestWritten``.
@@ -303,7 +304,7 @@ class Bridge(SocketWorker[BridgeItem]):
         self.is_lent = until is not None
         if self.is_lent:
             self.caller_link.lend()
-        while (slot := self.caller_link.drive_waiting(until is not None, True)) is not None:
+        while (slot := self.caller_link.drive_waiting(True)) is not None:
             self._callers.announce(slot)
             self.caller_link.forget_waiting(slot)
         until = None if until == math.inf else until
@@ -321,8 +322,9 @@ class Bridge(SocketWorker[BridgeItem]):
     def take_back(self) -> bool:
         link = self.caller_link
         link.withhold()
-        if not link.is_let_go():
+        if not link.wait_for_stream():
             self.drop("a signal handler blocks in a thread that was using the connection")
+        self._report_settled(link.unreported)
         settled = False
         while link.requests:
             # A flush must find its chunk, from before it is settled until it is reported.
@@ -332,9 +334,7 @@ class Bridge(SocketWorker[BridgeItem]):
                 settled = True
                 self._report_settled(link.unreported)
                 continue
-            if not self._take_over():
-                # Since it was entered, a caller has settled and reported it.
-                self._callers.untrack(chunk)
+            self._take_over()
             settled = False
             break
         if link.is_handed_over:  # there are bytes after the last response
@@ -362,11 +362,10 @@ class Bridge(SocketWorker[BridgeItem]):
                     report((part,), ())
             self.caller_link.forget_unreported()
 
-    def _take_over(self) -> bool:
-        """Adopt the requests in flight. Return False if there are none."""
+    def _take_over(self) -> None:
+        """Adopt the requests in flight."""
         link = self.caller_link
-        requests = link.take_back()
-        for request in requests:
+        for request in link.take_back():
             self._adopt(request)
             # Not before: there may be no memory for the steps above.
             link.forget_request()
@@ -374,7 +373,6 @@ class Bridge(SocketWorker[BridgeItem]):
             connection.received(link.take_received())
         else:
             link.take_received()
-        return bool(requests)
 
     def _adopt(self, request: ProduceRequest) -> None:
         """Continue with a request that a caller has begun, as if it had been put into the inbox."""

@@ -25,8 +25,6 @@ class CallerHooks:
     announce: Callable[[TopicSlot], object]
     #: Adds a chunk to those for which a flush waits.
     track: Callable[[Chunk], None]
-    #: Removes a chunk that a caller has settled and reported.
-    untrack: Callable[[Chunk], None]
     #: Reports what was settled of a request; see ``Settler``.
     report_settled: Callable[[Sequence[Slice | None], Sequence[Chunk | None]], None]
     #: Reports what is settled while the Bridge waits.

@@ -26,8 +26,6 @@ class BufferSpaceWaiters:
         self._max_block_ms = max_block_ms
         #: Called after :attr:`wanted` has become true, to end the lingering of batches.
         self.on_full: Callable[[], None] = _do_nothing
-        # Number of bytes that must be free before batches linger again; 0: they may linger.
-        self._lacking = 0
 
     @property
     def waiting(self) -> int:
@@ -45,15 +43,17 @@ class BufferSpaceWaiters:
         return self._is_full() or self._budget.waiting > 0
 
     def _is_full(self) -> bool:
-        if self._lacking and self._budget.fits(self._lacking):
-            self._lacking = 0
-        return self._lacking > 0
+        budget = self._budget
+        if budget.lacking and budget.fits(budget.lacking):
+            budget.lacking = 0
+        return budget.lacking > 0
 
     def lacks(self, amount: int) -> None:
         """End lingering until there is room for *amount* bytes."""
         known = self._is_full()
         # Limited, so that a large rejected block does not end lingering until the buffer is empty.
-        self._lacking = max(self._lacking, min(amount, self._budget.limit // _ENOUGH))
+        budget = self._budget
+        budget.lacking = max(budget.lacking, min(amount, budget.limit // _ENOUGH))
         if not known:
             self.on_full()
 

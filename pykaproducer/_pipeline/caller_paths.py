@@ -31,11 +31,11 @@ from pykaproducer.config import Config
 _PAUSE: Final = 0.01, 1.0
 #: Nothing is lent after a request with more batches, or with more rows in one.
 _FEW: Final = 16
-#: How often messages wait for the stages' requests in flight, first and at least (seconds).
+#: Minimum interval between two rests, first and at most (seconds): see CallerPaths._rest().
 _REST_EVERY: Final = 0.05, 0.5
-#: How long they wait at most (seconds).
+#: How long messages wait in a rest at most (seconds).
 _LONGEST_REST: Final = 0.1
-#: Both are the shortest again after this number of requests without a hand-over.
+#: After more requests than this without a hand-over, the pause and the interval are the shortest.
 _WORTHWHILE: Final = 20
 
 
@@ -126,8 +126,9 @@ class CallerPaths:
         slot.lend_path(buffer.partition, path)
 
     def _rest(self, buffer: PartitionBuffer, slot: TopicSlot, now: float) -> None:
-        """Let the next messages of *slot* wait until the requests in flight are answered, or soon.
+        """Let the next messages of *slot* wait until the requests in flight are answered.
 
+        They wait for two round trips at most.
         Where the next message always comes before the response, nothing would ever be lent.
         """
         if now < self._rest_at:
@@ -170,10 +171,10 @@ class CallerPaths:
         assert path is not None, "it was lent"
         begun = path.withdraw()
         if begun:
-            is_worthwhile = path.n_sent > _WORTHWHILE
-            self._pause = _PAUSE[0] if is_worthwhile else min(2 * self._pause, _PAUSE[1])
-            if is_worthwhile:
-                self._rest_every = _REST_EVERY[0]
+            if path.n_sent > _WORTHWHILE:
+                self._pause, self._rest_every = _PAUSE[0], _REST_EVERY[0]
+            else:
+                self._pause = min(2 * self._pause, _PAUSE[1])
             self._not_before = self._clock.monotonic() + self._pause
             for request in begun:
                 self._sent(request)

@@ -1,8 +1,8 @@
 """Accepted chunks that are not yet settled and reported: ``flush()`` waits for them.
 
-Chunks are tracked, not messages: a chunk enters when the dispatcher takes it, or when the Bridge
-settles or adopts a caller's request, and leaves when its last row is settled and its last callback
-has run. (A chunk that a caller settles never enters.)
+Chunks are tracked, not messages. A chunk enters when the dispatcher takes it, when the Bridge
+settles or adopts a caller's request, or when a caller settles one with a callback. It leaves when
+its last row is settled and its last callback has run.
 
 Guarantees: when :meth:`IncompleteChunks.wait` returns true, every chunk that was taken before the
 barrier is settled and reported. Later chunks do not extend the wait.
@@ -54,8 +54,8 @@ class IncompleteChunks:
         # threads avoid it while the dispatcher runs: a signal handler in such a thread might flush,
         # and wait for the dispatcher, which would wait for the lock.
         self._lock = threading.RLock()
-        #: By serial number. A compiled step adds and removes chunks without the lock, and between
-        #: the two no other code runs: see ReportsInbox.
+        #: By serial number. Compiled code (the Bridge's wait, or a caller) adds and removes chunks
+        #: without the lock, but with the GIL: see ReportsInbox.
         self.live: dict[int, Chunk] = {}
         # Weak: see wiring.Pipeline. Not a WeakSet: a barrier that is dropped by a user thread would
         # remove itself without the lock, while a stage iterates over the set.

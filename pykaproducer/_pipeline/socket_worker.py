@@ -9,6 +9,7 @@ A small request may be written inline, by the calling thread (``worker.py``). Th
 read by the stage's own thread. On an idle producer that saves one wake-up per message, provided
 that the thread does not have to be woken because of the request's deadline. Therefore the thread
 wakes up by itself some time after each request and response, instead of sleeping without a limit.
+(Not while callers may use the connection: waking up would hand their requests over.)
 
 No item is overlooked: ``put`` (1) appends the item, (2) checks for a connection and triggers its
 wake-up; the thread (1) publishes its connection, (2) empties the inbox, (3) waits.
@@ -378,10 +379,9 @@ class SocketWorker(Worker[Item]):
             self._busy = False
             doze = self.clock.monotonic() + _DOZE
         while True:
-            lent_until = self.lend()
-            # A caller's requests need not be taken over just because this thread wakes up.
-            limit = lent_until if self.is_lent else earlier(lent_until, doze)
-            self._sleeps_until = earlier(until, limit)
+            limit = earlier(until, self.lend())
+            # Not while it is lent: waking up would hand the callers' requests over.
+            self._sleeps_until = limit if self.is_lent else earlier(limit, doze)
             self._running.release()
             try:
                 ready = self.clock.select(selector, self._sleeps_until, wake)
@@ -389,7 +389,7 @@ class SocketWorker(Worker[Item]):
                 self._running.acquire()
                 is_done = self.take_back()
             # An item in the inbox, and a deadline, come before the next request of a caller.
-            is_late = (end := earlier(until, doze)) is not None and self.clock.monotonic() >= end
+            is_late = until is not None and self.clock.monotonic() >= until
             if not is_done or self._items or is_late:
                 return ready
 

@@ -99,7 +99,6 @@ class TopicWorker(Worker[Item]):
         # The view with which callers partition their messages, and the object that they use.
         self._lent_view: TopicView | None = None
         self._route: CallerRoute | None = None
-        self._routes_used_at = 0.0  # the former ones
         # Rows for partitions that are not in the view, with the time since when each slice waits.
         self._unknown: deque[tuple[Slice, float]] = deque()
         # Partitions that have not yet reported that they are at rest. None: not asked, or an item
@@ -184,7 +183,6 @@ class TopicWorker(Worker[Item]):
             return
         slot = chunk.slot  # None once its last row is reported, which may be at any moment
         if slot is not None and self.clock.is_real:
-            self._routes_used_at = self.used_at
             self._route = CallerRoute(
                 partitioner,
                 self._metadata,
@@ -192,6 +190,7 @@ class TopicWorker(Worker[Item]):
                 self.metrics,
                 drives=not self._has_own_thread,
                 linger=self._linger,
+                used_at=self.used_at,
             )
             slot.lend_route(self._route)
             self._lent_view = view
@@ -199,7 +198,7 @@ class TopicWorker(Worker[Item]):
     @property
     def used_at(self) -> float:
         """Return when a caller sent a message of the topic last (monotonic seconds); 0: never."""
-        return max(self._routes_used_at, 0.0 if self._route is None else self._route.used_at)
+        return 0.0 if self._route is None else self._route.used_at
 
     def _split(self, chunk: Chunk, view: TopicView) -> tuple[list[Slice], Slice | None]:
         if isinstance(self._partitioner, Partitioner):

@@ -2,7 +2,7 @@
 
 Without tracing, a stage only checks once per chunk, slice or batch whether it is on. With tracing,
 each stage notes the items that it handles. The messages that an item contains are determined only
-when the events of a message are read.
+when the events of a message are read. A caller that sends notes its own events, without a stage.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Recorder:
         self._notes: deque[_Note] = deque(maxlen=_NOTES)
         self._accepted: dict[int, array[float]] = {}
 
-    # Called by the stages -------------------------------------------------------------------------
+    # Called by the stages and by callers ----------------------------------------------------------
 
     def taken(self, worker: object, chunks: Iterable[Chunk]) -> None:
         """Record that the dispatcher has taken *chunks*."""
@@ -63,22 +63,23 @@ class Recorder:
             self.note("dispatched", worker, chunk)
 
     def accepted(self, chunk: Chunk) -> None:
-        """Record when the messages of *chunk* were accepted."""
+        """Record when the messages of *chunk* were accepted. Called by several threads."""
         self._accepted[chunk.serial] = array("d", chunk.accepted())
-        while len(self._accepted) > _CHUNKS:
-            del self._accepted[next(iter(self._accepted))]
+        if len(self._accepted) > _CHUNKS:
+            for serial in list(self._accepted)[:-_CHUNKS]:
+                self._accepted.pop(serial, None)
 
     def driven(self, broker: int, request: ProduceRequest) -> None:
-        """Record that a thread that sends or waits has sent *request* itself."""
+        """Record that a caller has sealed and written *request*."""
         for batch in request.batches:
             self.note("sealed", None, batch, **sealing(batch))
             self.note("sent", None, batch, broker=broker)
 
-    def confirmed(self, broker: int, request: ProduceRequest) -> None:
-        """Record the response to such a request, which confirms each batch."""
-        self.answered(None, broker, request, None)
-        for batch in request.batches:
-            self.note("settled", None, batch, detail="delivered")
+    def confirmed(self, broker: int, request: ProduceRequest, at: float) -> None:
+        """Record the response to a caller's request, which came *at* and confirms every batch."""
+        for batch, result in zip(request.batches, results_of(request, None), strict=True):
+            self.note("answered", None, batch, at, broker=broker, detail=in_words(result))
+            self.note("settled", None, batch, at, detail="delivered")
 
     def answered(
         self, worker: object, broker: int, request: ProduceRequest, answer: ProduceAnswer | None
@@ -97,9 +98,19 @@ class Recorder:
         for batch in batches:
             self.note("lost", worker, batch, broker=broker, detail=reason)
 
-    def note(self, event: str, worker: object, item: object, **details: Any) -> None:
-        """Record that *worker* (None: any stage) handles *item*; ignore items without messages."""
-        now = self._clock.monotonic()
+    def note(
+        self,
+        event: str,
+        worker: object,
+        item: object,
+        at: float | None = None,
+        **details: Any,
+    ) -> None:
+        """Record that *worker* (None: a caller, or any stage) handles *item*.
+
+        An item without messages is ignored. *at*: when that was (monotonic seconds); None: now.
+        """
+        now = self._clock.monotonic() if at is None else at
         match item:
             case Chunk():
                 rows = len(item)
@@ -150,10 +161,10 @@ class Recorder:
         The list is empty if the message was sent before the trace began.
 
         Each event has the keys ``event``, ``at_s`` (seconds since the message was accepted),
-        ``time`` (seconds since the epoch), ``stage`` and ``name`` of the thread (None if any stage
-        may be meant), ``rows`` and ``bytes`` of all the messages that were handled together, and
-        ``detail`` (a text or None). Where applicable, it has ``partition``, ``broker``, ``level``
-        and ``wait_s``.
+        ``time`` (seconds since the epoch), ``stage`` and ``name`` of the thread (None: a thread
+        that sends or waits, or any stage), ``rows`` and ``bytes`` of all the messages that were
+        handled together, and ``detail`` (a text or None). Where applicable, it has ``partition``,
+        ``broker``, ``level`` and ``wait_s``.
         """
         serial, row = delivery.chunk.serial, delivery.row
         times = self._accepted.get(serial)

@@ -235,7 +235,6 @@ class Pipeline:
                 enter=self._enter_taken,
                 announce=self.dispatcher.announce,
                 track=self.incomplete.enter,
-                untrack=self.incomplete.leave,
                 report_settled=self.settler.report_settled,
                 inbox=self.reports.compiled_inbox,
             ),

@@ -405,9 +405,12 @@ send_large = functools.partial(Scene.send, size=1000)
 #: All calls of a user that wait, or start something.
 OPERATIONS = {
     "the first send()": Operation(nothing, Scene.send),
-    "send()": Operation(Scene.start, Scene.send),
+    # With "shared", send() is compiled to the end, and has no bytecodes to interrupt.
+    "send()": Operation(Scene.start, Scene.send, {"stage_threads": "own"}),
     "send() to a new topic": Operation(Scene.start, lambda scene: scene.send(1)),
-    "send() with a serializer": Operation(Scene.start, Scene.send, {"value_serializer": bytes}),
+    "send() with a serializer": Operation(
+        Scene.start, Scene.send, {"stage_threads": "own", "value_serializer": bytes}
+    ),
     "send() that waits for space": Operation(Scene.fill, send_large, SMALL),
     "send() that finds no space": Operation(
         Scene.fill, send_large, {**SMALL, "max_block_ms": 0}, may_raise=BufferFullError

@@ -7,7 +7,10 @@ import select
 import socket
 import ssl
 import threading
+from pathlib import Path
 from typing import cast
+
+import pytest
 
 from pykaproducer._net.tls import TlsTransport
 from pykaproducer._net.tls_errors import Peer
@@ -15,6 +18,19 @@ from pykaproducer._net.transport import Endpoint, PlainTransport, Transport
 from pykaproducer.testing.scripted import ScriptedNetwork
 
 _NAME = "localhost"
+
+
+def tls_files(directory: Path) -> tuple[str, str]:
+    """Make the files for :func:`tls_network` in *directory*; skip the test without ``trustme``."""
+    pytest.importorskip("trustme")
+    from pykaproducer.testing._certificates import CertificateAuthority
+
+    made = CertificateAuthority("an authority")
+    issued = made.issue("server", [_NAME])
+    authority, certificate = directory / "ca.pem", directory / "server.pem"
+    authority.write_text(made.certificate)
+    certificate.write_text(issued.certificate + issued.key)
+    return str(authority), str(certificate)
 
 
 def tls_network(authority: str, certificate: str) -> type[ScriptedNetwork]:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from pykaproducer._config.network import Proxy
-from pykaproducer._net.connection import Answered, Connection, Event, Lost, Ready, Request
 from pykaproducer._kernel import TlsStream
+from pykaproducer._net.connection import Answered, Connection, Event, Lost, Ready, Request
 from pykaproducer._net.transport import ConnectionFailed, Endpoint, Network, Transport
 from pykaproducer._util.clock import Clock
 from pykaproducer._wire.messages import ApiKey, metadata_request

@@ -39,7 +39,6 @@ pytest.importorskip("trustme")
 
 from pykaproducer.testing._certificates import CertificateAuthority
 
-
 #: Maximum bytes in a record of TLS.
 RECORD = 16384
 

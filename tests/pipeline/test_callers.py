@@ -845,7 +845,13 @@ def test_a_topic_that_only_callers_use_is_in_use() -> None:
         warm(p)
         dispatcher = pipeline_of(p).dispatcher
         used = dispatcher._used["t"]
-        until(lambda: p.send("t", b"it").result(SOON) and dispatcher._used["t"] > used)
+        before = last_caller(p)
+        until(lambda: p.send("t", b"it").result(SOON) and last_caller(p) > before)
+        # The last message of the stages was too long ago, and that of a caller was not.
+        now = dispatcher._topics["t"].used_at + dispatcher._max_idle
+        assert now > used + dispatcher._max_idle
+        dispatcher._let_idle_rest(now - 1e-6)
+        assert not dispatcher._resting
 
 
 # What is left to the stages -----------------------------------------------------------------------

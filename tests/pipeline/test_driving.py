@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -22,7 +23,7 @@ from pykaproducer._pipeline.bridge import Bridge, Connect
 from pykaproducer.testing import ScriptedCluster, scripted
 from pykaproducer.testing.scripted import Drop, Hold, Mangle, Refuse, ScriptedNetwork, twice
 from tests._support.callers import needs_callers
-from tests._support.tls_cluster import tls_network
+from tests._support.tls_cluster import tls_files, tls_network
 
 from .helper import FAST, SOON, log, numbers, pipeline_of, running, until
 from .test_callers import (
@@ -39,16 +40,7 @@ pytestmark = needs_callers
 
 @pytest.fixture(scope="module")
 def tls(tmp_path_factory: pytest.TempPathFactory) -> type[ScriptedNetwork]:
-    pytest.importorskip("trustme")
-    from pykaproducer.testing._certificates import CertificateAuthority
-
-    made = CertificateAuthority("an authority")
-    issued = made.issue("server", ["localhost"])
-    directory = tmp_path_factory.mktemp("tls")
-    authority, certificate = directory / "ca.pem", directory / "server.pem"
-    authority.write_text(made.certificate)
-    certificate.write_text(issued.certificate + issued.key)
-    return tls_network(str(authority), str(certificate))
+    return tls_network(*tls_files(tmp_path_factory.mktemp("tls")))
 
 
 @pytest.fixture(params=["plain", "TLS"], autouse=True)
@@ -107,7 +99,7 @@ def test_a_callback_gets_the_outcome_in_the_reports_thread(idempotent: bool) -> 
 
 
 @pytest.mark.parametrize("waits", [True, False])
-def test_a_trace_shows_the_same_way(waits: bool) -> None:
+def test_a_trace_shows_what_a_caller_did(waits: bool) -> None:
     with running(topics={"t": 1}) as (_, p):
         warm(p)
         outcomes = Outcomes()
@@ -125,6 +117,75 @@ def test_a_trace_shows_the_same_way(waits: bool) -> None:
         assert names == ["accepted", "sealed", "sent", "answered", "settled", "reported"]
         assert events[2]["broker"] == 0
         assert events[3]["detail"] == f"offset {delivery.offset}"
+
+
+@pytest.mark.parametrize("waits", [True, False])
+@pytest.mark.parametrize("codec", ["none", "gzip"])
+def test_a_large_message(codec: str, waits: bool) -> None:
+    with running(topics={"t": 1}, compression_type=codec) as (cluster, p):
+        count = warm(p)
+        values = [b"%d" % number + os.urandom(100_000) for number in range(20)]
+        outcomes = Outcomes()
+        for number, value in enumerate(values, 1):
+            delivery = p.send("t", value, on_delivery=outcomes)
+            if waits:
+                delivery.result(SOON)
+            outcomes.wait(number)
+        assert [error for error, _ in outcomes.found] == [None] * 20
+        assert log(cluster)[count:] == values
+
+
+def test_a_waiting_caller_passes_an_earlier_message_to_reports() -> None:
+    with running(topics={"t": 1, "u": 1}) as (_, p):
+        for topic in "tutu":
+            warm(p, topic=topic)
+        outcomes = Outcomes()
+        for number in range(1, 200):
+            p.send("u", b"%d" % number, on_delivery=outcomes)
+            p.send("t", b"it", on_delivery=outcomes).result(SOON)
+            outcomes.wait(2 * number)
+        assert [error for error, _ in outcomes.found] == [None] * 398
+        assert all("reports" in name for name in outcomes.threads)
+        p.flush(SOON)
+        assert p._budget.used == 0
+
+
+def test_messages_of_several_topics_linger() -> None:
+    topics = [f"topic{number}" for number in range(5)]
+    with running(topics=dict.fromkeys(topics, 1), linger_ms=2) as (cluster, p):
+        for topic in topics * 2:
+            p.send(topic, b"first").result(SOON)
+        outcomes = Outcomes()
+        for number in range(1, 200):
+            for topic in topics:
+                p.send(topic, b"%d" % number, on_delivery=outcomes)
+            if number % 3:
+                outcomes.wait(5 * number)
+        outcomes.wait(5 * 199)
+        for topic in topics:
+            values = [record.value for record in cluster.log(topic)]
+            assert values == [b"first"] * 2 + [b"%d" % number for number in range(1, 200)]
+
+
+def test_lingering_messages_with_little_time_are_sent() -> None:
+    with running(topics={"t": 1}, linger_ms=20, delivery_timeout_ms=190) as (_, p):
+        outcomes = Outcomes()
+        for number in range(1, 10):
+            p.send("t", b"it", on_delivery=outcomes)
+            outcomes.wait(number)
+        # A slow machine may let one expire, but none is forgotten.
+        assert len(outcomes.found) == 9
+
+
+def test_messages_do_not_linger_while_the_buffer_is_full() -> None:
+    settings = {"linger_ms": 60_000, "buffer_memory": 40_000, "max_request_size": 35_000}
+    with running(topics={"t": 1}, **settings) as (cluster, p):
+        for _ in range(5):
+            p.send("t", b"first").result(SOON)
+        for number in range(9):
+            p.send("t", b"%d" % number * 30_000)  # waits for the room of the last one
+        p.flush(SOON)
+        assert len(log(cluster)) == 14
 
 
 @BOTH
@@ -225,17 +286,19 @@ def test_a_flush_waits_for_the_callback() -> None:
 
 
 @pytest.mark.parametrize("connections", ["plain"], indirect=True)
-def test_a_caller_settles_its_message_while_the_bridge_takes_the_connection_back() -> None:
+def test_no_caller_settles_while_the_bridge_takes_the_connection_back() -> None:
+    """A flush would miss it, or wait for it forever."""
     with running(topics={"t": 1}) as (cluster, p):
         warm(p)
         (broker,) = pipeline_of(p).brokers.all()
-        hooks = broker.bridge._callers
+        hooks, before = broker.bridge._callers, len(log(cluster))
         with waiting_caller(cluster, p) as (hold, delivery, result):
 
             def track(chunk: Chunk) -> None:
                 hooks.track(chunk)
                 hold.release()
-                until(delivery.settled)
+                until(lambda: len(log(cluster)) > before)
+                assert not delivery.settled()
 
             until(lambda: is_waiting(p))
             broker.bridge._callers = dataclasses.replace(hooks, track=track)

@@ -545,7 +545,7 @@ class Filling:
     limit = 100
 
     def __init__(self) -> None:
-        self.waiting = 0
+        self.waiting = self.lacking = 0
         self.fill: Callable[[], None] | None = None
 
     def fits(self, amount: int) -> bool:
