@@ -1187,13 +1187,19 @@ def this_thread_runs_stages(runs: bool) -> None:
 
 @final
 class ReportsInbox:
-    """The inbox of the stage Reports, for a Bridge that settles a caller's request."""
+    """The inbox of the stage Reports, for compiled steps."""
 
     #: Whether the stage is known to have a thread, and calls callbacks.
     is_open: bool
     def __init__(
-        self, put: Callable[[Slice], None], wake_event: WakeEvent, incomplete: Any
+        self, items: deque[Any], wake_event: WakeEvent, incomplete: Any, metrics: RequestMetrics
     ) -> None: ...
+    def run_callbacks(self, on_error: Callable[[object, BaseException], None]) -> bool:
+        """Run the callbacks of the slices in the inbox, up to an item that is not ordinary.
+
+        A slice is ordinary if no row of its chunk has failed, and there is no trace. *on_error*: as
+        for :meth:`Slice.report`. Returns whether there was a slice, and all were ordinary.
+        """
 
 @final
 class TlsStream:

@@ -146,7 +146,7 @@ CHUNK_ROWS = 32768
 CHUNK_BYTES = 4 << 20
 #: A caller sends its messages itself if there are not more rows or bytes of payload. They are in an
 #: open chunk, so they must be encoded without releasing the GIL: as a batch they are _SHORT_WORK.
-CALLER_ROWS = 64
+CALLER_ROWS = 128
 CALLER_BYTES = 13 << 10
 #: An upper bound on the bytes that the record format adds to a row's payload: length, attributes,
 #: timestamp and offset deltas, key and value lengths, header count.

@@ -4,22 +4,27 @@
 cdef class ReportsInbox:
     """The inbox of the stage Reports, for a Bridge or a caller that settles a caller's request.
 
-    *put*: appends a slice to it. *wake_event*: wakes the stage. *incomplete*: the chunks for which
-    a flush waits. Compiled, because Python code between the response and the callback would cost
-    more than the rest.
+    *items*: its deque. *wake_event*: wakes the stage. *incomplete*: the chunks for which a flush
+    waits. *metrics*: of the producer. Compiled, because Python code between the response and the
+    callback would cost more than the rest.
     """
 
-    cdef object put, incomplete
-    cdef dict live
+    cdef object items, put, incomplete
+    cdef dict live, barriers
+    cdef RequestMetrics metrics
     cdef WakeEvent wake_event
     #: Whether the stage is known to have a thread, and calls callbacks.
     cdef public bint is_open
 
-    def __init__(self, put, WakeEvent wake_event not None, incomplete):
-        self.put = put
+    def __init__(self, items, WakeEvent wake_event not None, incomplete,
+                 RequestMetrics metrics not None):
+        self.items = items
+        self.put = items.append
+        self.metrics = metrics
         self.wake_event = wake_event
         self.incomplete = incomplete
         self.live = incomplete.live
+        self.barriers = incomplete.barriers
 
     cdef bint enter(self, Chunk chunk) except -1:
         """Add *chunk* to those for which a flush waits, before it is settled.
@@ -57,6 +62,34 @@ cdef class ReportsInbox:
         request.drop_report()
         if part.finish():
             request.finished[0] = part.chunk    # until it has left
-            self.incomplete.leave(part.chunk)
+            self.leave(part.chunk)
             request.finished[0] = None
         return False
+
+    def run_callbacks(self, on_error):
+        """Run the callbacks of the slices in the inbox, up to an item that is not ordinary.
+
+        A slice is ordinary if no row of its chunk has failed, and there is no trace. *on_error*: as
+        for :meth:`Slice.report`. Returns whether there was a slice, and all were ordinary.
+        """
+        cdef Slice part
+        cdef Py_ssize_t count = len(self.items), i
+        for i in range(count):
+            item = self.items[0]
+            if type(item) is not Slice or self.metrics.trace is not None:
+                return False
+            part = <Slice>item
+            if has_failures(part.chunk):
+                return False
+            self.items.popleft()
+            if part.report(on_error):
+                self.leave(part.chunk)
+        return count > 0
+
+    cdef int leave(self, Chunk chunk) except -1:
+        """Remove *chunk*, all rows of which are reported, from those for which a flush waits."""
+        if FREE_THREADED or self.barriers:
+            self.incomplete.leave(chunk)
+        else:
+            self.live.pop(chunk.serial, None)   # arm() enters a barrier before it looks at `live`
+        return 0

@@ -59,7 +59,8 @@ class IncompleteChunks:
         self.live: dict[int, Chunk] = {}
         # Weak: see wiring.Pipeline. Not a WeakSet: a barrier that is dropped by a user thread would
         # remove itself without the lock, while a stage iterates over the set.
-        self._barriers: dict[int, weakref.ref[FlushBarrier]] = {}
+        #: By identity; compiled code looks whether there is one: see ReportsInbox.
+        self.barriers: dict[int, weakref.ref[FlushBarrier]] = {}
         #: Whether a barrier waits for outcomes only, so that :meth:`settled` is to be called.
         self.watches_outcomes = False
 
@@ -101,10 +102,10 @@ class IncompleteChunks:
     def _remove(self, chunk: Chunk, *, settled_only: bool) -> list[Callable[[], None]]:
         """Remove *chunk* from the barriers, or from those of one kind; return what to call."""
         met: list[Callable[[], None]] = []
-        for key, reference in [*self._barriers.items()] if self._barriers else ():
+        for key, reference in [*self.barriers.items()] if self.barriers else ():
             barrier = reference()
             if barrier is None:
-                self._barriers.pop(key, None)
+                self.barriers.pop(key, None)
             elif barrier.pending is not None and (barrier.settled_only or not settled_only):
                 barrier.pending.discard(chunk.serial)
                 met += self._look(barrier)
@@ -120,6 +121,9 @@ class IncompleteChunks:
             if barrier.pending is not None:
                 return  # already armed, by the dispatcher or after a stage crashed
             self.watches_outcomes |= barrier.settled_only
+            # First: a stage (1) looks whether there is a barrier, and (2) removes its chunk from
+            # `live`, in one step.
+            self.barriers[id(barrier)] = weakref.ref(barrier)
             barrier.pending = {
                 serial
                 for serial, chunk in list(self.live.items())
@@ -127,10 +131,9 @@ class IncompleteChunks:
             }
             if barrier.armed.locked():
                 barrier.armed.release()
-            for key, reference in [*self._barriers.items()]:
+            for key, reference in [*self.barriers.items()]:
                 if reference() is None:
-                    del self._barriers[key]
-            self._barriers[id(barrier)] = weakref.ref(barrier)
+                    del self.barriers[key]
             met = self._look(barrier)
         for notify in met:
             notify()
@@ -166,7 +169,7 @@ class IncompleteChunks:
 
     def _look(self, barrier: FlushBarrier) -> list[Callable[[], None]]:
         """End the wait of *barrier* if it is met; return what is then to be called."""
-        if barrier.pending or self._barriers.pop(id(barrier), None) is None:
+        if barrier.pending or self.barriers.pop(id(barrier), None) is None:
             return []
         barrier.done.release()
         if barrier.settled_only:
@@ -174,5 +177,5 @@ class IncompleteChunks:
         return [] if barrier.notify is None else [barrier.notify]
 
     def _watch_outcomes(self) -> None:
-        barriers = [reference() for reference in self._barriers.values()]
+        barriers = [reference() for reference in self.barriers.values()]
         self.watches_outcomes = any(each is not None and each.settled_only for each in barriers)

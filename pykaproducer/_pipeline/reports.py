@@ -53,7 +53,18 @@ class Reports(Worker[Slice]):
         self._incomplete = collaborators.incomplete
         self._unreported = collaborators.unreported
         #: Its inbox, for compiled steps.
-        self.compiled_inbox = ReportsInbox(self._items.append, self._wake_event, self._incomplete)
+        self.compiled_inbox = ReportsInbox(
+            self._items, self._wake_event, self._incomplete, self.metrics
+        )
+
+    def wait_for_items(self, deadline: float | None) -> bool:
+        while super().wait_for_items(deadline):
+            with self._running:
+                if not self.compiled_inbox.run_callbacks(delivery.log_callback_error):
+                    return True
+            if deadline is not None and self.clock.monotonic() >= deadline:
+                return True
+        return False
 
     def handle(self, item: Slice) -> None:
         last = item.report(delivery.log_callback_error)

@@ -398,9 +398,18 @@ class Worker(Generic[Item]):
                 if stop_has_come and self.can_stop():
                     break
                 deadline = self._sleeps_until = self._wakes_at(self.deadline())
-            if self.clock.wait(self._wake_event, deadline):
-                _kernel.stage_runs()
+            self.wait_for_items(deadline)
         self.on_stop()
+
+    def wait_for_items(self, deadline: float | None) -> bool:
+        """Wait to be woken, until *deadline*; return whether the stage was woken.
+
+        A subclass may handle items here, if that leaves the rest of :meth:`_work` as it is.
+        """
+        woken = self.clock.wait(self._wake_event, deadline)
+        if woken:
+            _kernel.stage_runs()
+        return woken
 
     def _work(self) -> bool:
         """Handle the deadline if it is due, then the inbox. Return whether the stop item was in it.

@@ -235,7 +235,7 @@ class Scene:
         assert not pipeline.is_flushing()
         assert not pipeline._barriers
         # A stage may refer to one for a moment.
-        barriers = pipeline.incomplete._barriers
+        barriers = pipeline.incomplete.barriers
         until(lambda: not any(barrier() for barrier in list(barriers.values())))
         self.check_nothing_is_lost()
 

@@ -195,7 +195,7 @@ def test_a_burst_keeps_its_order(idempotent: bool, partitions: int) -> None:
         for partition in range(partitions):
             warm(p, partition=partition)
         outcomes = Outcomes()
-        for size in (1, 2, 5, 70, 3, 1) * 5:
+        for size in (1, 2, 5, 140, 3, 1) * 5:
             first = len(outcomes.found)
             for number in range(size):
                 p.send(

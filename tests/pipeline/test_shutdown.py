@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import types
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -45,6 +46,7 @@ from .helper import (
     log,
     numbers,
     offsets,
+    pipeline_of,
     running,
     send,
     waits_for,
@@ -437,6 +439,8 @@ def test_when_what_calls_back_dies_outcomes_stand_and_nobody_hangs(
     with running(**FAST) as (_, producer):
         warm_up(producer)
         monkeypatch.setattr(Reports, "handle", die)
+        inbox = types.SimpleNamespace(run_callbacks=die, is_open=True)
+        monkeypatch.setattr(pipeline_of(producer).reports, "compiled_inbox", inbox)
         delivery = producer.send("t", b"value", on_delivery=lambda *_: None)
         # It had its outcome before its callback was called.
         assert delivery.exception(SOON) is None
