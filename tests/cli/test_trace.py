@@ -22,6 +22,8 @@ WAY = [
     *("accepted", "dispatched", "partitioned", "forwarded", "sealed", "sent", "answered"),
     "settled",
 ]
+#: The same if the thread that sends a message also writes it.
+SHORT_WAY = ["accepted", "sealed", "sent", "answered", "settled"]
 
 #: Kafka's number of the error.
 NOT_ENOUGH_REPLICAS = 19
@@ -47,7 +49,7 @@ def test_one_after_another(cluster: KafkaCluster, topic: str) -> None:
     assert done.returncode == 0, done.stderr.decode()
     for number, message in enumerate(messages):
         assert (message["partition"], message["offset"], message["error"]) == (2, number, None)
-        assert [name for name in names(message) if name in WAY] == WAY
+        assert [name for name in names(message) if name in WAY] in ([WAY, SHORT_WAY][: number + 1])
         times = [event["at_s"] for event in message["events"]]
         assert all(before <= after for before, after in pairwise(times))
         assert "reported" in names(message)
