@@ -120,6 +120,8 @@ cdef Py_ssize_t _CALLER_BYTES = CALLER_BYTES
 cdef int _CALLER_WAIT = 1000
 #: How long the Bridge leaves a large message to a caller that may wait for it (ns).
 cdef int64_t _LARGE_WAITS = 50000
+#: How often the Bridge looks whether a caller has encoded it (seconds).
+cdef double _LARGE_TAKES = 0.02
 #: How long the Bridge waits for room when it writes a request with TLS (ms).
 cdef int _BRIDGE_WAITS = 20
 #: Stands for "no timeout" of a caller (seconds).

@@ -387,6 +387,8 @@ cdef class CallerLink:
         """Return when the messages of *slot*, the first that waits, are to be sent."""
         cdef double found = lingers_until(slot, self.lingering_ended)
         cdef double opens
+        if slot.with_caller:
+            return now + _LARGE_TAKES
         # Without a request in flight no response follows, after which they would be sent.
         if found > now or path is None or not self.requests:
             return found
@@ -474,6 +476,8 @@ cdef class CallerLink:
                     return slot
                 if lingers_until(slot, self.lingering_ended) > kernel_clock(0) / <double>_NS:
                     return None         # the timer is set for it
+                if slot.with_caller:
+                    return None
                 if self.is_next_of(slot) and waits_for_response(slot):
                     if slot.rests_for is None or slot.rests_for.link is self:
                         return None

@@ -37,21 +37,19 @@ cdef bint send_as_caller(TopicSlot slot, Chunk chunk, double seconds) except -1:
     return True
 
 
-cdef bint drive_large(TopicSlot slot) except -1:
+cdef int drive_large(TopicSlot slot) except -1:
     """Send the large message of *slot*, instead of the Bridge, for the caller that waits."""
+    cdef Chunk chunk = slot.chunk
     cdef CallerLink link = None if slot.last_path is None else slot.last_path.link
     cdef bint sent = False
-    if link is None or slot not in link.waiting:
-        return drive(slot)
-    link.waiting.remove(slot)           # both would encode it: this may release the GIL
+    slot.with_caller = True             # both would encode it: this may release the GIL
     try:
-        sent = drive(slot)
+        sent = drive(slot)              # or it waits for its turn
     finally:
-        if not sent and slot not in link.waiting:
-            slot.announced = False      # it may have been taken
-            kernel_poke(link.wakeup)
-            link.waiting.append(slot)
-    return sent
+        slot.with_caller = False
+        if not sent and slot.chunk is chunk and link is not None:
+            kernel_poke(link.wakeup)    # the Bridge sends it, or announces it
+    return 0
 
 
 cdef ProduceRequest driven_request(TopicSlot slot, Chunk chunk):

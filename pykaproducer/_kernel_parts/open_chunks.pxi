@@ -19,6 +19,7 @@ cdef class TopicSlot:
     # For callers that send: see caller.pxi. None: a stage has not lent it.
     cdef CallerRoute route
     cdef dict paths                     # partition -> CallerPath
+    cdef bint with_caller               # one encodes its large message: see drive_large()
     cdef CallerPath last_path           # used by the last request; None: the stages took a chunk
     cdef CallerPath rests_for           # whose messages in flight are waited for: see rest()
 

@@ -240,7 +240,7 @@ def test_an_interrupt_behind_the_append_does_not_hide_the_outcome(
     3. The message is delivered all the same; the interceptor must be notified of that, and once.
     """
     watching = Watching()
-    # With threads of their own, the stages send the message.
+    # stage_threads="own" keeps send() from writing the message itself.
     with running(interceptors=[watching], stage_threads="own") as (cluster, producer):
         producer.send("t", b"first").result(SOON)
         dispatcher = pipeline_of(producer).dispatcher
