@@ -13,10 +13,6 @@ from pykaproducer.delivery import RecordMetadata
 CHUNK_ROWS: int
 #: A chunk is closed at this many payload bytes.
 CHUNK_BYTES: int
-#: A caller sends at most this many rows itself.
-CALLER_ROWS: int
-#: A caller sends at most this many payload bytes itself.
-CALLER_BYTES: int
 #: Bytes of ``buffer_memory`` that a row takes besides its payload.
 ROW_COST: int
 #: Upper bound on the bytes that the record format adds to a payload.
@@ -384,17 +380,23 @@ class WindowState:
     """The fields of a :class:`~pykaproducer._machines.window.Window` on which its opening depends.
 
     *limit*: maximum number of requests in flight. *always*: how many may be in flight in any case.
-    *pause*: the shortest time between further ones that are not full (seconds).
+    *pause*: the shortest time between further ones that are not full. *timeout*: how long a request
+    may take (seconds).
     """
 
     limit: int
+    timeout: float
     #: Time that the last answered request took after the previous response (seconds).
     took: float
     answered_at: float
     sealed_at: float
     #: Time from the sending of the last answered request to the response.
     round_trip: float
-    def __init__(self, limit: int, always: int, pause: float) -> None: ...
+    def __init__(self, limit: int, always: int, pause: float, timeout: float) -> None: ...
+    def patience(self, least: float) -> float:
+        """Return the timeout of a request whose messages' deadlines leave *least* seconds."""
+    def request_deadline(self, batches: Sequence[BatchState], now: float) -> float:
+        """Return when a request with *batches*, sent now, counts as lost if it is not answered."""
     def opens_at(self, under_way: int, *, full: bool) -> float | None:
         """Return when the next request may be sealed: 0 for now, None for after a response.
 
@@ -778,15 +780,6 @@ class ProduceRequest:
     def result(self, place: int) -> tuple[int, int]:
         """Return ``(base offset, timestamp)`` of a confirmed batch, the one at *place*."""
 
-def request_deadline(
-    batches: Sequence[BatchState], now: float, timeout: float, patience: float
-) -> float:
-    """Return when a request with *batches*, sent at *now*, counts as lost without a response.
-
-    After *timeout* seconds; but if the rows of all batches expire before that, then, or after
-    *patience* seconds if that is later.
-    """
-
 class TopicMetrics:
     """The statistics of one topic."""
 
@@ -966,6 +959,9 @@ def pool_use() -> tuple[int, int]:
 
 def limit_next_write(nbytes: int) -> None:
     """Let the next write of a caller take at most *nbytes* bytes, for tests."""
+
+def count_fork() -> None:
+    """Record that this process is the child of a fork, to whose parent all messages belong."""
 
 def refuse_memory(after: int, times: int) -> None:
     """Let the kernel's next *after* allocations succeed, then fail *times* of them, for tests."""
@@ -1169,8 +1165,8 @@ class TopicSlot:
     #: The topic.
     topic: str
 
-    def lend_route(self, route: CallerRoute | None) -> None:
-        """Let callers partition the messages of this topic; None: no longer."""
+    def lend_route(self, route: CallerRoute) -> None:
+        """Let callers partition the messages of this topic."""
     def lend_path(self, partition: int, path: CallerPath) -> None:
         """Let callers send to *partition*, as long as ``path.offered``."""
     @property
@@ -1194,8 +1190,8 @@ class ReportsInbox:
     def __init__(
         self, items: deque[Any], wake_event: WakeEvent, incomplete: Any, metrics: RequestMetrics
     ) -> None: ...
-    def run_callbacks(self, on_error: Callable[[object, BaseException], None]) -> bool:
-        """Run the callbacks of the slices in the inbox, up to an item that is not ordinary.
+    def run_callbacks(self, on_error: Callable[[object, BaseException], None], most: int) -> bool:
+        """Run the callbacks of at most *most* slices in the inbox, up to an item not ordinary.
 
         A slice is ordinary if no row of its chunk has failed, and there is no trace. *on_error*: as
         for :meth:`Slice.report`. Returns whether there was a slice, and all were ordinary.
@@ -1266,7 +1262,8 @@ class CallerLink:
     used_at: float
     #: A request that was settled and is not reported yet.
     unreported: ProduceRequest | None
-    def __init__(self, broker_id: int) -> None: ...
+    def __init__(self, broker_id: int, inbox: ReportsInbox) -> None:
+        """*inbox*: for what is settled by callers, or while the Bridge waits in :meth:`poll`."""
     def attach(self, fd: int, wakeup: int, stream: TlsStream | None = None) -> bool:
         """Watch the socket *fd* of a new connection. Return False if the system refuses that.
 
@@ -1275,13 +1272,8 @@ class CallerLink:
         """
     def detach(self) -> None:
         """Forget the socket, which is about to be closed."""
-    def use(
-        self, version: int, head: bytes, metrics: ConnectionMetrics, inbox: ReportsInbox
-    ) -> None:
-        """Have callers write requests of *version* with *head*, and count them in *metrics*.
-
-        *inbox*: for what is settled while the Bridge waits in :meth:`poll`.
-        """
+    def use(self, version: int, head: bytes, metrics: ConnectionMetrics) -> None:
+        """Have callers write requests of *version* with *head*, and count them in *metrics*."""
     def poll(self, watched: list[tuple[int, int]], timeout_ms: int) -> list[int]:
         """Wait as :func:`poll_events`, and settle and report callers' requests. For the Bridge.
 
@@ -1372,14 +1364,10 @@ class CallerPath:
         sealer: RequestSealer,
         settler: RequestSettler,
         window: WindowState,
-        *,
-        timeout: float,
-        patience: float,
     ) -> None:
         """Create a path that is not lent yet.
 
-        *buffer*: its partition buffer. *sealer*, *settler*: those of its broker. *timeout*,
-        *patience*: as for :func:`request_deadline`.
+        *buffer*: its partition buffer. *sealer*, *settler*, *window*: those of its broker.
         """
     def lend(self, view: Any, topic_metrics: TopicMetrics) -> None:
         """Let callers use the partition. *view*: of its topic."""

@@ -144,10 +144,6 @@ ROW_COST = sizeof(Row) + sizeof(void *)
 #: A chunk is closed at this many rows or bytes, and the next one is opened.
 CHUNK_ROWS = 32768
 CHUNK_BYTES = 4 << 20
-#: A caller sends its messages itself if there are not more rows or bytes of payload. They are in an
-#: open chunk, so they must be encoded without releasing the GIL: as a batch they are _SHORT_WORK.
-CALLER_ROWS = 128
-CALLER_BYTES = 13 << 10
 #: An upper bound on the bytes that the record format adds to a row's payload: length, attributes,
 #: timestamp and offset deltas, key and value lengths, header count.
 RECORD_OVERHEAD = 5 + 1 + 10 + 5 + 5 + 5 + 1

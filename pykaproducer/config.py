@@ -168,7 +168,8 @@ class Config(SecuritySettings, NetworkSettings):
         milliseconds(),
         "How long a batch that is not full may wait for more messages. Ignored while a flush is "
         "in progress or buffer_memory is full, and while a thread waits for a message, if no other "
-        "thread or task waits for one of the producer's messages, or has in the last 100 ms.",
+        "thread or task waits for one of the producer's messages, or has waited for one in the "
+        "last 100 ms.",
         unit="ms",
         aliases=("queue.buffering.max.ms",),
     )

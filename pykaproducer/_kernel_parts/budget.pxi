@@ -182,7 +182,7 @@ cdef int release_once(lock) except -1:
     return 0
 
 
-#: For so long after several threads or tasks have waited, a thread does not count as alone (ns):
+#: A thread does not count as alone for this long after several threads or tasks have waited (ns):
 #: of many that wait in turn, one is always the first.
 cdef int64_t _CROWDED = 100000000
 

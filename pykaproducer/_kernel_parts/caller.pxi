@@ -88,11 +88,6 @@ cdef extern from *:
     /* Whether this thread belongs to a stage, which must not wait for a message. */
     static __thread int runs_stages = 0;
     static void set_runs_stages(int value) { runs_stages = value; }
-
-    /* As kernel_poll(), but returns -1 if a signal has interrupted it. */
-    static int poll_once(struct pollfd *fds, int count, int timeout) {
-        return poll(fds, count, timeout);
-    }
     """
     int CALLERS_MAY_SEND
     int new_watch()
@@ -106,28 +101,29 @@ cdef extern from *:
     void clear_wake_event(int wake_event)
     int runs_stages
     void set_runs_stages(int value)
-    int poll_once(pollfd *fds, int count, int timeout) nogil
+    # Unlike kernel_poll(), it returns -1 if a signal has interrupted it.
+    int poll_once "poll"(pollfd *fds, int count, int timeout) nogil
     int close_descriptor "close"(int fd)
 
-cdef uint32_t _CALLER_ROWS = CALLER_ROWS
+#: Maximum number of rows that a caller sends.
+cdef uint32_t _CALLER_ROWS = 128
 #: Maximum number of batches in a request, and of buffers in its frame.
 cdef enum:
     _CALLER_BATCHES = 16
     _CALLER_BUFFERS = 2 * _CALLER_BATCHES + 2
-cdef Py_ssize_t _CALLER_BYTES = CALLER_BYTES
 #: A request that has no response after this time is handed over. The Bridge waits as long for a
-#: caller's call of OpenSSL (ms).
-cdef int _CALLER_WAIT = 1000
-#: How long the Bridge leaves a large message to a caller that may wait for it (ns).
-cdef int64_t _LARGE_WAITS = 50000
-#: How often the Bridge looks whether a caller has encoded it (seconds).
-cdef double _LARGE_TAKES = 0.02
-#: How long the Bridge waits for room when it writes a request with TLS (ms).
-cdef int _BRIDGE_WAITS = 20
+#: caller's call of OpenSSL.
+cdef int _CALLER_WAIT_MS = 1000
+#: How long the Bridge leaves a large message to a caller that may wait for it.
+cdef int64_t _LARGE_WAITS_NS = 50000
+#: How often the Bridge looks whether a caller has encoded it.
+cdef int64_t _LARGE_TAKES_NS = 20000000
+#: How long the Bridge waits for room when it writes a request with TLS: PATIENCE_MS of Connection.
+cdef int _BRIDGE_WAITS_MS = 20
 #: Stands for "no timeout" of a caller (seconds).
 cdef double _NO_TIMEOUT = 3600
-#: A message with less time left is left to the stages (ns).
-cdef int64_t _CALLER_LEAST = 200000000
+#: A message with less time left is left to the stages.
+cdef int64_t _CALLER_LEAST_NS = 200000000
 
 
 def this_thread_runs_stages(bint runs):
@@ -178,15 +174,13 @@ cdef class CallerRoute:
 cdef class CallerPath:
     """A partition of which the stages have nothing, as callers use it.
 
-    *buffer*: its partition buffer. *sealer*, *settler*: those of its broker. *timeout*, *patience*:
-    as for :func:`request_deadline`.
+    *buffer*: its partition buffer. *sealer*, *settler*, *window*: those of its broker.
     """
 
     cdef CallerLink link
     cdef BufferState buffer
     cdef RequestSealer sealer
     cdef RequestSettler settler
-    cdef double timeout, patience
     cdef object view                    # of the topic, when it was lent
     cdef TopicMetrics topic_metrics
     cdef bint offered                   # callers may use it
@@ -196,15 +190,13 @@ cdef class CallerPath:
 
     def __init__(self, CallerLink link not None, BufferState buffer not None,
                  RequestSealer sealer not None, RequestSettler settler not None,
-                 WindowState window not None, *, double timeout, double patience):
+                 WindowState window not None):
         self.link = link
         self.buffer = buffer
         self.sealer = sealer
         self.settler = settler
         self.window = window
         self.requests = []
-        self.timeout = timeout
-        self.patience = patience
 
     def lend(self, view, TopicMetrics topic_metrics not None):
         """Let callers use the partition. *view*: of its topic."""

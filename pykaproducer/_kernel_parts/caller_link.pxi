@@ -47,8 +47,9 @@ cdef class CallerLink:
         self.stream_is_free = WakeEvent()
         self.watch = self.wake_event = self.timer = self.watched = self.fd = self.wakeup = -1
 
-    def __init__(self, int broker_id):
+    def __init__(self, int broker_id, ReportsInbox inbox not None):
         self.broker_id = broker_id
+        self.inbox = inbox
 
     def __dealloc__(self):
         if self.watch >= 0:
@@ -95,13 +96,8 @@ cdef class CallerLink:
         self.stream = None
         self.is_unwatched = False
 
-    def use(self, int version, bytes head not None, ConnectionMetrics metrics not None,
-            ReportsInbox inbox not None):
-        """Have callers write requests of *version* with *head*, and count them in *metrics*.
-
-        *inbox*: for what is settled while the Bridge waits in :meth:`poll`.
-        """
-        self.inbox = inbox
+    def use(self, int version, bytes head not None, ConnectionMetrics metrics not None):
+        """Have callers write requests of *version* with *head*, and count them in *metrics*."""
         self.version = version
         self.head = head
         self.metrics = metrics
@@ -198,8 +194,6 @@ cdef class CallerLink:
         """Write, settle and report what is possible. Return False if the Bridge must take over."""
         cdef ProduceRequest oldest
         cdef int found
-        if self.inbox is None:
-            return False
         if self.fd >= 0 and not self.requests:
             self.set_alarm(None)        # it may be the timer: see linger() and leave_to_bridge()
             if self.read() != 0:
@@ -212,7 +206,7 @@ cdef class CallerLink:
             if self.stream_is_in_use():     # in each round: other threads run in OpenSSL's calls
                 return self.wait_for_caller()
             if self.to_write:
-                self.write_encrypted(_BRIDGE_WAITS)
+                self.write_encrypted(_BRIDGE_WAITS_MS)
             found = self.read()
             if found < 0:
                 return False
@@ -288,7 +282,7 @@ cdef class CallerLink:
         handler runs there and may block; it may even wait for a message of this connection. None
         begins to use it after :meth:`withhold`.
         """
-        cdef int64_t end = kernel_clock(0) + <int64_t>_CALLER_WAIT * 1000000
+        cdef int64_t end = kernel_clock(0) + <int64_t>_CALLER_WAIT_MS * 1000000
         cdef int64_t left
         while self.stream_is_in_use():
             left = end - kernel_clock(0)
@@ -327,7 +321,7 @@ cdef class CallerLink:
 
     cdef bint may_settle_as_caller(self, Chunk chunk) except -1:
         """Return whether a caller may settle *chunk*: no stage is to report it, or Reports can."""
-        return needs_no_thread(chunk) or (self.inbox is not None and self.inbox.may_enter(chunk))
+        return needs_no_thread(chunk) or self.inbox.may_enter(chunk)
 
     cdef void pass_to_reports(self, ProduceRequest request) noexcept:
         """Pass the settled rows of *request* to Reports. Without memory, the Bridge does that."""
@@ -375,20 +369,22 @@ cdef class CallerLink:
         """
         cdef double now = kernel_clock(0) / <double>_NS
         cdef double due = _NEVER
+        cdef Py_ssize_t i
         if self.requests:
             due = (<ProduceRequest>self.requests[0]).late_at
         if self.waiting and self.is_resting():
             due = min(due, self.rests_until)
-        elif self.waiting:
-            due = min(due, self.due(<TopicSlot>self.waiting[0], path, now))
+        else:
+            for i in range(len(self.waiting)):
+                due = min(due, self.due(<TopicSlot>self.waiting[i], path, now))
         set_timer(self.timer, 0 if due == _NEVER else max(1, <int64_t>((due - now) * _NS)))
 
     cdef double due(self, TopicSlot slot, CallerPath path, double now) noexcept:
-        """Return when the messages of *slot*, the first that waits, are to be sent."""
+        """Return when the messages of *slot*, which waits, are to be sent."""
         cdef double found = lingers_until(slot, self.lingering_ended)
         cdef double opens
         if slot.with_caller:
-            return now + _LARGE_TAKES
+            return now + _LARGE_TAKES_NS / <double>_NS
         # Without a request in flight no response follows, after which they would be sent.
         if found > now or path is None or not self.requests:
             return found
@@ -462,31 +458,43 @@ cdef class CallerLink:
         return 0
 
     cpdef TopicSlot drive_waiting(self, bint in_bridge):
-        """Send the messages of the slots that wait, in order, until one has to wait longer.
+        """Send the messages of the waiting slots, in order, except those that have to wait longer.
 
         Returns a slot whose messages cannot be sent here: it is to be announced, and then to be
         forgotten. Returns None if there is none. *in_bridge*: large messages are sent, too.
         """
         cdef TopicSlot slot
-        while self.waiting and not self.is_resting():
-            slot = <TopicSlot>self.waiting[0]
+        cdef Py_ssize_t i = 0
+        cdef int64_t now
+        while i < len(self.waiting) and not self.is_resting():
+            slot = <TopicSlot>self.waiting[i]
             if slot.chunk is not None or slot.full:
                 if self.fd < 0 or not (in_bridge or slot.chunk is None
                                        or not is_large(slot.chunk)):
                     return slot
-                if lingers_until(slot, self.lingering_ended) > kernel_clock(0) / <double>_NS:
-                    return None         # the timer is set for it
+                now = kernel_clock(0)
                 if slot.with_caller:
-                    return None
+                    # A signal handler may block in its codec; then it is encoded twice.
+                    if now - slot.with_caller > <int64_t>_CALLER_WAIT_MS * 1000000:
+                        return slot
+                    i += 1
+                    continue
+                if lingers_until(slot, self.lingering_ended) > now / <double>_NS:
+                    i += 1              # the timer is set for it
+                    continue
                 if self.is_next_of(slot) and waits_for_response(slot):
-                    if slot.rests_for is None or slot.rests_for.link is self:
-                        return None
-                    self.forget_waiting(slot)   # it waits for another connection
+                    if slot.rests_for is not None and slot.rests_for.link is not self:
+                        self.forget_waiting(slot)   # it waits for another connection
+                        continue
+                    if not window_is_open(slot.last_path, now / <double>_NS):
+                        return None     # nor may the others be sent
+                    i += 1
                     continue
                 if not drive(slot) and (slot.chunk is not None or slot.full):
                     return slot
                 if slot.chunk is not None and self.is_next_of(slot):
-                    return None         # another partition of this connection has to wait
+                    i += 1              # another partition of this connection has to wait
+                    continue
             self.forget_waiting(slot)
         return None
 
@@ -510,7 +518,7 @@ cdef class CallerLink:
     cdef void hand_over(self, bint wake) noexcept:
         """Give the requests to the stages. The Bridge adopts them when it runs next.
 
-        *wake*: the caller, which waits. It clears the event itself: see wait_as_caller().
+        *wake*: the caller, which waits. It clears the event itself.
         """
         cdef ProduceRequest request
         cdef CallerPath path
@@ -540,4 +548,4 @@ cdef double lingers_until(TopicSlot slot, double ended) noexcept:
     if chunk is None or slot.full or slot.route is None or chunk.opened <= ended:
         return 0
     return min(chunk.opened + slot.route.linger,
-               (chunk.earliest - _CALLER_LEAST) / <double>_NS)
+               (chunk.earliest - _CALLER_LEAST_NS) / <double>_NS)

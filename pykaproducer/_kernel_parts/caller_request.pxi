@@ -49,7 +49,7 @@ cdef bint leave_to_bridge(TopicSlot slot) except -1:
     if path is None or path.link.fd < 0 or not wait_for_turn(slot, path):
         return False
     slot.last_path = path
-    set_timer(path.link.timer, _LARGE_WAITS)
+    set_timer(path.link.timer, _LARGE_WAITS_NS)
     return True
 
 
@@ -70,7 +70,7 @@ cdef bint linger(TopicSlot slot) except -1:
 cdef bint expires_soon(TopicSlot slot) noexcept:
     """Return whether the dispatcher must know the messages of *slot*, which linger."""
     cdef int64_t lingering = <int64_t>(slot.route.linger * _NS)
-    return slot.chunk.earliest - _CALLER_LEAST - kernel_clock(0) <= lingering
+    return slot.chunk.earliest - _CALLER_LEAST_NS - kernel_clock(0) <= lingering
 
 
 cdef CallerPath usual_path(TopicSlot slot):
@@ -125,7 +125,7 @@ cdef bint drive(TopicSlot slot) except -1:
     cdef ProduceRequest request
     if slot.route is None or chunk is None or not is_usual(slot, chunk):
         return False
-    if chunk.earliest - kernel_clock(0) <= _CALLER_LEAST or not slot.route.is_valid():
+    if chunk.earliest - kernel_clock(0) <= _CALLER_LEAST_NS or not slot.route.is_valid():
         return False
     trace = slot.route.metrics.trace
     if trace is not None:
@@ -174,8 +174,11 @@ cdef inline bint is_usual(TopicSlot slot, Chunk chunk) noexcept:
 
 
 cdef inline bint is_large(Chunk chunk) noexcept:
-    """Return whether *chunk* is too large to be encoded and written in send()."""
-    return chunk.nbytes > _CALLER_BYTES
+    """Return whether *chunk* is too large to be encoded and written in send().
+
+    Then the GIL is released meanwhile, although it may be the open chunk.
+    """
+    return _HEADER + chunk.nbytes + <Py_ssize_t>chunk.count * _RECORD >= _SHORT_WORK
 
 
 cdef ProduceRequest prepared(TopicSlot slot, Chunk chunk):
@@ -211,8 +214,8 @@ cdef ProduceRequest prepared(TopicSlot slot, Chunk chunk):
             pins -= 1
             batches.append(path.sealer.encoded(path.buffer, [part], 0))
         now = kernel_clock(0) / <double>_NS
-        request = ProduceRequest(batches, now=now, deadline=request_deadline(
-            batches, now, path.timeout, path.patience))
+        request = ProduceRequest(batches, now=now,
+                                 deadline=path.window.request_deadline(batches, now))
         request.path, request.paths = <CallerPath>paths[0], paths
         request.version = path.link.version
         request.buffers = request.frame(request.version, 0, path.link.head)
@@ -361,7 +364,7 @@ cdef void write_as_caller(ProduceRequest request) noexcept:
     # Nothing else refers to it yet.
     put_be32(<uint8_t *>PyBytes_AS_STRING(frame) + 8, <uint32_t>request.correlation_id)
     # In case no caller waits for the response. An adopted request's deadlines are watched.
-    request.late_at = request.sent + max(0, min(_CALLER_WAIT / 1000.0, (
+    request.late_at = request.sent + max(0, min(_CALLER_WAIT_MS / 1000.0, (
         chunk.earliest / <double>_NS - request.sent) / 2))
     link.set_alarm(path)
     count = put_buffers(request.buffers, iov)

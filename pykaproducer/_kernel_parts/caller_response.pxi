@@ -42,11 +42,11 @@ cdef int drive_large(TopicSlot slot) except -1:
     cdef Chunk chunk = slot.chunk
     cdef CallerLink link = None if slot.last_path is None else slot.last_path.link
     cdef bint sent = False
-    slot.with_caller = True             # both would encode it: this may release the GIL
+    slot.with_caller = kernel_clock(0)  # both would encode it: this may release the GIL
     try:
         sent = drive(slot)              # or it waits for its turn
     finally:
-        slot.with_caller = False
+        slot.with_caller = 0
         if not sent and slot.chunk is chunk and link is not None:
             kernel_poke(link.wakeup)    # the Bridge sends it, or announces it
     return 0
@@ -105,34 +105,22 @@ cdef int read_until(CallerLink link, ProduceRequest request, int64_t end) except
     cdef int64_t left
     cdef pollfd fds[2]
     cdef int found
-    cdef bint waits_for_another = False
     while request.state == OF_CALLER:
         left = (end - kernel_clock(0) + 999999) // 1000000
         if left <= 0:
             break
         fds[0].fd, fds[0].events, fds[0].revents = link.watched, 1, 0
         fds[1].fd, fds[1].events, fds[1].revents = link.wake_event, 1, 0
-        if waits_for_another:
-            left = 1
         link.wake_reports()
         with nogil:
-            found = poll_once(fds, 1 if waits_for_another else 2, <int>left)
+            found = poll_once(fds, 2, <int>left)
             want_gil()
         got_gil()
-        if request.state != OF_CALLER:
-            clear_wake_event(link.wake_event)
-            break
-        # The event may have been set for another caller:
-        #
-        # 1. a stage takes over that caller's request, and sets the event;
-        # 2. this caller writes its request before the other one runs;
-        # 3. the other one clears the event when it runs.
-        #
-        # Until then this caller waits for the socket only, for 1 ms.
-        waits_for_another = fds[1].revents != 0
         if found < 0:
             break
-        if fds[0].revents and not settle_until(link, request):
+        if fds[1].revents:
+            clear_wake_event(link.wake_event)   # only `request.state` says that it is settled
+        elif fds[0].revents and not settle_until(link, request):
             break
     return 0
 
@@ -180,18 +168,18 @@ cdef int is_whole(CallerLink link) noexcept:
 
 
 cdef bint may_settle(ProduceRequest request, bint in_bridge) except -1:
-    """Return whether the response of *request* is complete and confirms it.
+    """Return whether the response of *request*, which is complete, confirms it.
 
     If not, the stages have to decode it. And settle_request() must not leave a batch as it is, nor
     run Python code. *in_bridge*: as for settle_response().
     """
     cdef CallerLink link = request.path.link
     cdef CallerPath path
-    if request.state != OF_CALLER or link.requests[0] is not request or link.watched < 0:
+    if link.watched < 0:
         return False
     if link.unreported is not None or not (in_bridge or link.fd >= 0):
         return False                    # the Bridge takes the connection back
-    if not is_response_to(request):
+    if not read_response(request):
         return False
     for path in request.paths:
         if path.buffer.failing or path.buffer in path.settler.moved:
@@ -280,18 +268,13 @@ cdef inline bint is_silent(callback) noexcept:
     return type(callback) is ReportTo and not (<ReportTo>callback).outcomes.waiters
 
 
-cdef bint is_response_to(ProduceRequest request) noexcept:
-    """Return whether the first response is complete, and confirms *request*."""
+cdef bint read_response(ProduceRequest request) noexcept:
+    """Read the first response, which is complete. Return whether it confirms *request*."""
     cdef CallerLink link = request.path.link
     cdef const uint8_t *p = link.response
-    cdef Response r
-    if is_whole(link) <= 0 or link.filled < 8:
+    if link.filled < 8 or <int32_t>get_be(p + 4, 4) != request.correlation_id:
         return False
-    if <int32_t>get_be(p + 4, 4) != request.correlation_id:
-        return False
-    r.data, r.at, r.size, r.version = p + 8, 0, <int64_t>get_be(p, 4) - 4, request.version
-    request.confirmed = confirms(request, len(request.batches), &r)
-    return request.confirmed
+    return request.read_bytes(request.version, p + 8, <int64_t>get_be(p, 4) - 4)
 
 
 def take_callers(slots):

@@ -161,7 +161,7 @@ cdef class Delivery:
             ForkedProducerError: the message was pending when this process was forked; only the
                 parent receives the outcome.
         """
-        return _delivery_functions.result(self, timeout, send_if_open(self, timeout))
+        return _delivery_functions.result(self, timeout, send_or_wait(self, timeout))
 
     def exception(self, timeout=None):
         """Wait for the outcome and return the message's error, or None if it was delivered.
@@ -175,7 +175,7 @@ cdef class Delivery:
         Raises:
             OutcomeTimeoutError, CallbackThreadError, ForkedProducerError: as for :meth:`result`.
         """
-        return _delivery_functions.exception(self, timeout, send_if_open(self, timeout))
+        return _delivery_functions.exception(self, timeout, send_or_wait(self, timeout))
 
     def done(self):
         """Return whether the message has its outcome."""
@@ -200,7 +200,7 @@ cdef class Delivery:
         ``OutcomeTimeoutError`` (there is no outcome yet) and of ``DeliveryTimeoutError`` (the
         message has failed at its deadline).
         """
-        return _delivery_functions.result(self, timeout, send_if_open(self, timeout))
+        return _delivery_functions.result(self, timeout, send_or_wait(self, timeout))
 
     def add_callback(self, function, *args, **kwargs):
         """Have ``function(*args, record_metadata, **kwargs)`` called on delivery; return self."""
@@ -242,8 +242,8 @@ cdef class Delivery:
         return _delivery_functions.describe(self)
 
 
-cdef inline double send_if_open(Delivery handle, timeout) except -1:
-    """Send the message in this thread, if it is in the open chunk and the stages are idle.
+cdef inline double send_or_wait(Delivery handle, timeout) except -1:
+    """Send the message in this thread, if that is possible, and wait for its response.
 
     Returns how long that has taken (seconds).
     """
@@ -255,8 +255,6 @@ cdef inline double send_if_open(Delivery handle, timeout) except -1:
         return 0
     slot = handle.chunk.origin
     if slot is None:
-        return 0
-    if slot.chunk is not handle.chunk and driven_request(slot, handle.chunk) is None:
         return 0
     if PyFloat_CheckExact(timeout):
         seconds = timeout

@@ -19,7 +19,8 @@ cdef class TopicSlot:
     # For callers that send: see caller.pxi. None: a stage has not lent it.
     cdef CallerRoute route
     cdef dict paths                     # partition -> CallerPath
-    cdef bint with_caller               # one encodes its large message: see drive_large()
+    # Since when one encodes its large message (ns): see drive_large(). 0: none does.
+    cdef int64_t with_caller
     cdef CallerPath last_path           # used by the last request; None: the stages took a chunk
     cdef CallerPath rests_for           # whose messages in flight are waited for: see rest()
 
@@ -70,8 +71,8 @@ cdef class TopicSlot:
             leave_guard(&self.lock)
         return found
 
-    def lend_route(self, CallerRoute route):
-        """Let callers partition the messages of this topic; None: no longer."""
+    def lend_route(self, CallerRoute route not None):
+        """Let callers partition the messages of this topic."""
         if CALLERS_MAY_SEND:
             self.route = route
 
@@ -79,9 +80,8 @@ cdef class TopicSlot:
         """Let callers send to *partition*, as long as ``path.offered``."""
         if not CALLERS_MAY_SEND:
             return
-        cdef dict fresh = {} if self.paths is None else None
         if self.paths is None:
-            self.paths = fresh
+            self.paths = {}
         self.paths[partition] = path
 
     @property

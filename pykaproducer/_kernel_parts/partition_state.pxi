@@ -179,25 +179,33 @@ cdef int drop_head(BufferState self) except -1:
 cdef double _AFTER_RESPONSE = -1
 
 
+#: Minimum timeout of a request, within the request timeout (seconds).
+cdef double _MIN_REQUEST_TIMEOUT = 3
+#: Allowed duration of a request, as a multiple of the last one's: see WindowState.patience().
+cdef double _SPARE = 2
+
+
 cdef class WindowState:
     """The fields of a :class:`~pykaproducer._machines.window.Window` on which its opening depends.
 
     *limit*: maximum number of requests in flight. *always*: how many may be in flight in any case.
-    *pause*: the shortest time between further ones that are not full (seconds).
+    *pause*: the shortest time between further ones that are not full. *timeout*: how long a request
+    may take (seconds).
     """
 
     cdef readonly int limit, always
-    cdef readonly double pause
+    cdef readonly double pause, timeout
     #: Time that the last answered request took after the previous response (seconds).
     cdef public double took
     cdef public double answered_at, sealed_at
     #: Time from the sending of the last answered request to the response.
     cdef public double round_trip
 
-    def __init__(self, int limit, int always, double pause):
+    def __init__(self, int limit, int always, double pause, double timeout):
         self.limit = limit
         self.always = always
         self.pause = pause
+        self.timeout = timeout
 
     def opens_at(self, int under_way, *, bint full):
         """Return when the next request may be sealed: 0 for now, None for after a response.
@@ -208,6 +216,35 @@ cdef class WindowState:
         """
         cdef double found = opening(self, under_way, full)
         return None if found == _AFTER_RESPONSE else found
+
+    cpdef double patience(self, double least) noexcept:
+        """Return the timeout of a request whose messages' deadlines leave *least* seconds.
+
+        It is longer on a connection that is slow but works: closing that for messages that are late
+        anyway would delay the following ones even more.
+        """
+        return min(self.timeout, max(least, _SPARE * self.took))
+
+    cpdef double request_deadline(self, list batches, double now):
+        """Return when a request with *batches*, sent now, counts as lost if it is not answered.
+
+        A request whose messages are about to expire does not wait long, because a silent broker
+        would block its partitions. But after an outage the head of a backlog is always about to
+        expire. If a request timed out with its oldest message (as in librdkafka and Kafka):
+
+        1. the brokers are back, the oldest message has 1 ms left, and the request is sent;
+        2. the message expires, the connection is considered lost, and everything is backed off;
+        3. now the next messages have 1 ms left. The partition never catches up, and neither do the
+           broker's other partitions.
+
+        So each request gets _MIN_REQUEST_TIMEOUT, or more on a slow connection. This does not delay
+        the expiry of messages: the dispatcher settles them in time.
+        """
+        cdef double found = now + self.patience(_MIN_REQUEST_TIMEOUT)
+        cdef BatchState batch
+        for batch in batches:
+            found = max(found, oldest_deadline(batch, now + self.timeout))
+        return min(found, now + self.timeout)
 
     def record_answer(self, double now, double sent):
         """Record that a request, sent at *sent*, was answered at *now* (monotonic seconds)."""

@@ -132,9 +132,13 @@ cdef put_int(bytearray out, int64_t n):
 # -- into the chunk: C memory only ---------------------------------------------------------
 
 cdef inline bint has_room(Chunk chunk, const Payload *payload) noexcept nogil:
-    """Return whether there is an open chunk with room for the message."""
+    """Return whether there is an open chunk with room for the message.
+
+    A caller may read a pinned chunk without the GIL: see prepared(). Its row table must stay then.
+    """
     return chunk is not None and chunk.count < _CHUNK_ROWS \
-        and chunk.nbytes + payload.total <= _CHUNK_BYTES
+        and chunk.nbytes + payload.total <= _CHUNK_BYTES \
+        and not (chunk.pins and chunk.count == chunk.capacity)
 
 
 cdef bint append_row(Chunk chunk, const Payload *payload, const Terms *terms, int64_t now,

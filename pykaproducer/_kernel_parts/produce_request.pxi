@@ -151,13 +151,16 @@ cdef class ProduceRequest:
         missing or left over. Then :func:`~pykaproducer._wire.produce.decode_produce` is to decode
         it.
         """
-        cdef Response r
         cdef Py_buffer view
         PyObject_GetBuffer(payload, &view, PyBUF_SIMPLE)
-        r.data, r.at, r.size = <const uint8_t *>view.buf, 0, view.len
-        r.version = version
-        self.confirmed = confirms(self, len(self.batches), &r)
+        self.read_bytes(version, <const uint8_t *>view.buf, view.len)
         PyBuffer_Release(&view)
+        return self.confirmed
+
+    cdef bint read_bytes(self, int version, const uint8_t *data, int64_t size) noexcept:
+        cdef Response r
+        r.data, r.at, r.size, r.version = data, 0, size, version
+        self.confirmed = confirms(self, len(self.batches), &r)
         return self.confirmed
 
     cpdef drop_report(self):
@@ -181,19 +184,6 @@ cdef class ProduceRequest:
 
 
 cdef double _NEVER = float("inf")
-
-
-def request_deadline(list batches not None, double now, double timeout, double patience):
-    """Return when a request with *batches*, sent at *now*, counts as lost without a response.
-
-    After *timeout* seconds; but if the rows of all batches expire before that, then, or after
-    *patience* seconds if that is later: see ``Window.request_deadline()``.
-    """
-    cdef double found = now + patience
-    cdef BatchState batch
-    for batch in batches:
-        found = max(found, oldest_deadline(batch, now + timeout))
-    return min(found, now + timeout)
 
 
 cdef double oldest_deadline(BatchState batch, double most):

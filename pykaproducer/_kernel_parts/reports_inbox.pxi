@@ -66,15 +66,17 @@ cdef class ReportsInbox:
             request.finished[0] = None
         return False
 
-    def run_callbacks(self, on_error):
-        """Run the callbacks of the slices in the inbox, up to an item that is not ordinary.
+    def run_callbacks(self, on_error, Py_ssize_t most):
+        """Run the callbacks of at most *most* slices in the inbox, up to an item not ordinary.
 
         A slice is ordinary if no row of its chunk has failed, and there is no trace. *on_error*: as
         for :meth:`Slice.report`. Returns whether there was a slice, and all were ordinary.
         """
         cdef Slice part
         cdef Py_ssize_t count = len(self.items), i
-        for i in range(count):
+        for i in range(min(count, most)):
+            if not self.items:
+                return False            # in the child of a fork: see Worker.abandon()
             item = self.items[0]
             if type(item) is not Slice or self.metrics.trace is not None:
                 return False
@@ -84,7 +86,7 @@ cdef class ReportsInbox:
             self.items.popleft()
             if part.report(on_error):
                 self.leave(part.chunk)
-        return count > 0
+        return 0 < count <= most
 
     cdef int leave(self, Chunk chunk) except -1:
         """Remove *chunk*, all rows of which are reported, from those for which a flush waits."""

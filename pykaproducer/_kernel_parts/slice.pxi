@@ -1,5 +1,14 @@
 # The slice: rows of one chunk that are processed together. Claimed, settled, reported.
 
+cdef int _forks = 0                     # those of which this process is the child
+
+
+def count_fork():
+    """Record that this process is the child of a fork, to whose parent all messages belong."""
+    global _forks
+    _forks += 1
+
+
 @cython.final
 @cython.no_gc
 cdef class Slice:
@@ -291,8 +300,11 @@ cdef class Slice:
         """
         cdef Chunk chunk = self.chunk
         cdef uint32_t i, row
+        cdef int forks = _forks
         cdef object callback, error, handle
         for i in range(self.count):
+            if forks != _forks:
+                return False            # the one before has forked, and this is the child
             row = self.at(i)
             if chunk.callbacks != NULL and chunk.callbacks[row] != NULL:
                 callback = <object>chunk.callbacks[row]

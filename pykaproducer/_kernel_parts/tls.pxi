@@ -9,9 +9,11 @@
 # to write. A violation would corrupt memory. So each call has an owner, and a caller never waits
 # for another owner:
 #
-# 1. A stage's own thread releases the stage (`_running`) only to wait in the selector, which uses
-#    only the descriptor. Another stage's thread that acquires the stage encrypts and writes a small
-#    request in place. The own thread acquires the stage again before it reads.
+# 1. A stage's own thread releases the stage (`_running`) only to wait: in the selector, which uses
+#    only the descriptor, or in `CallerLink.poll`, where it counts as a caller: see 2. Another
+#    stage's thread that acquires the stage encrypts and writes a small request in place, but only
+#    after `CallerLink.withhold` has found the connection unused. The own thread acquires the stage
+#    again before it reads.
 # 2. A caller uses the stream of a Bridge only while the connection is lent (`CallerLink.fd`). A
 #    Bridge that takes it back lets the caller's call end before it uses the stream itself:
 #    `CallerLink.wait_for_stream()`.

@@ -96,7 +96,7 @@ cdef class WakeEvent:
     """An auto-reset event on which a stage's thread sleeps.
 
     It stays set until the thread consumes it. Setting it again before that has no further effect.
-    Only one thread waits for it, through :meth:`Clock.wait`. Any thread may set it, and so may a
+    Only one thread waits for it. Any thread may set it, and so may a
     signal handler that interrupts a thread while it sets the event.
 
     A ``queue.SimpleQueue`` of tokens is not used, because its ``get`` with a timeout may wait

@@ -24,11 +24,9 @@ slow connection has to transmit it within the request timeout. If it does not, t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
-from pykaproducer._kernel import WindowState, request_deadline
-from pykaproducer._machines.batch import Batch
+from pykaproducer._kernel import WindowState
 
 #: Number of requests that may always be in flight, if the limit allows it.
 ALWAYS: Final = 2
@@ -36,14 +34,10 @@ ALWAYS: Final = 2
 PAUSE: Final = 0.001
 #: Lower limit of the bound on a request's bytes.
 LEAST: Final = 16 << 10
-#: Minimum timeout of a request, within the request timeout (seconds).
-MIN_REQUEST_TIMEOUT: Final = 3.0
 #: A request that took less than this fraction of the timeout may be twice as large.
 _SOON: Final = 0.25
 #: Target duration, as a fraction of the timeout, after a request took too long.
 _AIM: Final = 0.5
-#: Allowed duration of a request, as a multiple of the last one's (see :meth:`Window.patience`).
-_SPARE: Final = 2.0
 
 
 class Window(WindowState):
@@ -54,9 +48,8 @@ class Window(WindowState):
     """
 
     def __init__(self, *, limit: int, most: int, timeout: float) -> None:
-        super().__init__(limit, ALWAYS, PAUSE)
+        super().__init__(limit, ALWAYS, PAUSE, timeout)
         self._configured = most
-        self._timeout = timeout
         #: Maximum number of bytes of a request. (A single batch may be larger.)
         self.most = most
 
@@ -68,41 +61,15 @@ class Window(WindowState):
         """Record that a request of *size* bytes, sent at *sent*, was answered or fully written."""
         self.record_answer(now, sent)
         took = self.took
-        if took > self._timeout:
-            self.most = self._within(min(self.most, int(size * _AIM * self._timeout / took)))
-        elif took <= _SOON * self._timeout and 2 * size >= self.most:
+        if took > self.timeout:
+            self.most = self._within(min(self.most, int(size * _AIM * self.timeout / took)))
+        elif took <= _SOON * self.timeout and 2 * size >= self.most:
             self.most = self._within(2 * self.most)
 
     def lost(self, size: int) -> None:
         """Record that the connection was lost with a request of *size* bytes in flight."""
         if 2 * size >= self.most:
             self.most = self._within(self.most // 2)
-
-    def patience(self, least: float) -> float:
-        """Return the timeout of a request whose messages' deadlines leave *least* seconds.
-
-        It is longer on a connection that is slow but works: closing that for messages that are late
-        anyway would delay the following ones even more.
-        """
-        return min(self._timeout, max(least, _SPARE * self.took))
-
-    def request_deadline(self, batches: Sequence[Batch], now: float) -> float:
-        """Return when a request with *batches*, sent now, counts as lost if it is not answered.
-
-        A request whose messages are about to expire does not wait long, because a silent broker
-        would block its partitions. But after an outage the head of a backlog is always about to
-        expire. If a request timed out with its oldest message (as in librdkafka and Kafka):
-
-        1. the brokers are back, the oldest message has 1 ms left, and the request is sent;
-        2. the message expires, the connection is considered lost, and everything is backed off;
-        3. now the next messages have 1 ms left. The partition never catches up, and neither do the
-           broker's other partitions.
-
-        So each request gets :data:`MIN_REQUEST_TIMEOUT`, or more on a slow connection. This does
-        not delay the expiry of messages: the dispatcher settles them in time.
-        """
-        patience = self.patience(MIN_REQUEST_TIMEOUT)
-        return request_deadline(batches, now, self._timeout, patience)
 
     def _within(self, size: int) -> int:
         return min(self._configured, max(LEAST, size))

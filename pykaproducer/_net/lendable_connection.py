@@ -20,13 +20,13 @@ class LendableConnection(Connection):
     def attach(self, link: CallerLink, api_key: int) -> int | None:
         """Make the socket available to *link*; return the version of requests to write.
 
-        Called once the connection is ready. Returns None on other systems than Linux, and for
-        transports that are not sockets.
+        Called once the connection is ready. Returns None on other systems than Linux, with a clock
+        that is not real, and for transports that are not sockets.
         """
         transport = self._transport
         if transport is None or not self._clock.is_real:
             return None
-        if transport.stream is None and type(transport) is not PlainTransport:
+        if transport.stream is None and not isinstance(transport, PlainTransport):
             return None
         if not link.attach(transport.fileno(), self.wakeup.writer(), transport.stream):
             return None

@@ -23,12 +23,13 @@ class Poller(selectors.BaseSelector):
         # The keys, and the arguments of poll_events(), in the same order.
         self._order: list[selectors.SelectorKey] = []
         self._asked: list[tuple[int, int]] = []
-        # What is polled instead of the file object's own descriptor: see watch_instead().
-        self._instead: dict[Any, _kernel.CallerLink] = {}
+        # What is polled instead of a file object's own descriptor: see watch_instead().
+        self._link: _kernel.CallerLink | None = None
+        self._linked: Any = None
 
     def watch_instead(self, fileobj: Any, link: _kernel.CallerLink) -> None:
         """Wait through *link*; its ``watch`` becomes readable when *fileobj* can be read."""
-        self._instead[fileobj] = link
+        self._link, self._linked = link, fileobj
         self.modify(fileobj, self._keys[fileobj].events)  # without memory, only from the next time
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
@@ -41,7 +42,8 @@ class Poller(selectors.BaseSelector):
         key = self._keys.pop(fileobj)
         place = self._order.index(key)
         del self._order[place], self._asked[place]
-        self._instead.pop(fileobj, None)
+        if fileobj is self._linked:
+            self._link = self._linked = None
         return key
 
     def modify(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
@@ -57,18 +59,16 @@ class Poller(selectors.BaseSelector):
         return key
 
     def _polled(self, key: selectors.SelectorKey) -> int:
-        if key.events != selectors.EVENT_READ:
+        link = self._link
+        if link is None or key.fileobj is not self._linked or key.events != selectors.EVENT_READ:
             return key.fd
-        link = self._instead.get(key.fileobj)
-        return key.fd if link is None else link.watch
+        return link.watch
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         # Rounded up: if rounded down, it would repeatedly return before the deadline.
         milliseconds = -1 if timeout is None else math.ceil(max(0.0, timeout) * 1000)
         ready = []
-        wait = _kernel.poll_events
-        for link in self._instead.values():
-            wait = link.poll
+        wait = _kernel.poll_events if self._link is None else self._link.poll
         found_events = wait(self._asked, milliseconds)
         for key, events in zip(self._order, found_events, strict=True):
             if events and (found := _ready(events) & key.events):
@@ -82,7 +82,7 @@ class Poller(selectors.BaseSelector):
         self._keys.clear()
         self._order.clear()
         self._asked.clear()
-        self._instead.clear()
+        self._link = self._linked = None
 
 
 def _poll_mask(events: int) -> int:

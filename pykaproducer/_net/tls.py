@@ -5,9 +5,10 @@ OpenSSL works on memory buffers here and never touches the socket. This has thre
 - A whole piece is encrypted in one call, without the GIL, and written in another (``write.pxi``).
 - An OpenSSL write is never incomplete. With its own socket it could be, and would then have to be
   repeated with exactly the same bytes.
-- After the handshake, only ``TlsStream.send`` and ``receive`` send anything to the broker. Closing
-  the connection sends nothing, so a forked child that closes its copy of the socket cannot end the
-  parent's session. Truncation is detected without a TLS shutdown, as Kafka's frames have lengths.
+- After the handshake, only ``TlsStream.send``, ``read`` and ``receive`` send anything to the
+  broker. Closing the connection sends nothing, so a forked child that closes its copy of the socket
+  cannot end the parent's session. Truncation is detected without a TLS shutdown, as Kafka's frames
+  have lengths.
 
 The handshake and the error texts are here. ``TlsStream`` (``_kernel_parts/tls.pxi``) does the rest,
 also for callers.

@@ -4,8 +4,10 @@ In Sarama: the "bridge" goroutine, together with the one that reads the socket. 
 a time uses a socket. (With TLS, ``_kernel_parts/tls.pxi`` says how.) Owns: the connection to its
 broker.
 
-Guarantees: requests are written in the order in which they arrived. Each is reported to the
-BrokerWorker once: ``ResponseReceived``, ``RequestsLost``, or with ``acks=0`` ``RequestWritten``.
+Guarantees: requests are written in the order in which they arrived. Each one put into the inbox, or
+adopted from a caller (``CallerSent``), is reported to the BrokerWorker once: ``ResponseReceived``,
+``RequestsLost``, or with ``acks=0`` ``RequestWritten``. Of the others, callers and
+``CallerLink.poll`` settle the responses.
 After a lost connection, the bridge reconnects, with backoff, while the BrokerWorker wants it.
 """
 
@@ -129,7 +131,7 @@ class Bridge(SocketWorker[BridgeItem]):
         self._report = collaborators.report
         self._callers = collaborators.callers
         #: The connection, as callers use it.
-        self.caller_link = CallerLink(broker_id)
+        self.caller_link = CallerLink(broker_id, collaborators.callers.inbox)
         #: Whether callers may write requests.
         self.lends = False
         self._wanted = False
@@ -215,7 +217,7 @@ class Bridge(SocketWorker[BridgeItem]):
             version = self._connection.attach(self.caller_link, ApiKey.PRODUCE)
             if version is not None:
                 head = produce_head(version, self._config.client_id, self._config.acks)
-                self.caller_link.use(version, head, self.link(), self._callers.inbox)
+                self.caller_link.use(version, head, self.connection_metrics())
             self.lends = version is not None
         waiting, self._waiting = self._waiting, []
         for request in waiting:
@@ -235,7 +237,7 @@ class Bridge(SocketWorker[BridgeItem]):
             throttle_ms = 0 if answer is None else answer.throttle_ms
             now = self.clock.monotonic()
             sent = self._under_way.pop(request, now)
-            self.metrics.request_answered(sent, now, throttle_ms / 1000, self.link())
+            self.metrics.request_answered(sent, now, throttle_ms / 1000, self.connection_metrics())
             if answer is not None and throttle_ms and event.request.version < _CLIENT_WAITS:
                 answer = dataclasses.replace(answer, throttle_ms=0)
         except (WireError, MemoryError) as error:
@@ -263,7 +265,7 @@ class Bridge(SocketWorker[BridgeItem]):
         check_complete(request, answer)
         return answer
 
-    def link(self) -> ConnectionMetrics:
+    def connection_metrics(self) -> ConnectionMetrics:
         return self.metrics.link(self.broker_id)
 
     def on_written(self, request: Request) -> None:
@@ -295,7 +297,7 @@ class Bridge(SocketWorker[BridgeItem]):
     # Callers -------------------------------------------------------------------------------------
 
     def lend(self) -> float | None:
-        self._report_settled(self.caller_link.unreported)  # again, if there was no memory for it
+        self._report_settled()  # again, if there was no memory for it
         if self.caller_link.is_handed_over:
             self._take_over()  # again: there was no memory for it
             if self._connection is not None:
@@ -324,7 +326,7 @@ class Bridge(SocketWorker[BridgeItem]):
         link.withhold()
         if not link.wait_for_stream():
             self.drop("a signal handler blocks in a thread that was using the connection")
-        self._report_settled(link.unreported)
+        self._report_settled()
         settled = False
         while link.requests:
             # A flush must find its chunk, from before it is settled until it is reported.
@@ -332,7 +334,7 @@ class Bridge(SocketWorker[BridgeItem]):
             self._callers.track(chunk)
             if link.settle():
                 settled = True
-                self._report_settled(link.unreported)
+                self._report_settled()
                 continue
             self._take_over()
             settled = False
@@ -349,8 +351,8 @@ class Bridge(SocketWorker[BridgeItem]):
                 self._connection.used(self._last_caller)
         return settled
 
-    def _report_settled(self, request: ProduceRequest | None) -> None:
-        if request is not None:
+    def _report_settled(self) -> None:
+        if (request := self.caller_link.unreported) is not None:
             report = self._callers.report_settled
             report((), request.finished)
             while (part := request.reports[0]) is not None:
@@ -418,7 +420,9 @@ class Bridge(SocketWorker[BridgeItem]):
         def encode(version: int, correlation_id: int) -> list[Any]:
             head = produce_head(version, client_id, acks, request.transactional_id)
             buffers = request.frame(version, correlation_id, head)
-            self.metrics.request_written(request, now, sum(map(len, buffers)), self.link())
+            self.metrics.request_written(
+                request, now, sum(map(len, buffers)), self.connection_metrics()
+            )
             return buffers
 
         now = self.clock.monotonic()

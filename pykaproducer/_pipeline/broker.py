@@ -8,7 +8,8 @@ Bridge.
 Guarantees: a partition's batches reach the bridge in order, with sequence numbers in that order. A
 partition has at most one batch in flight without idempotence, and five with it. Everything in a
 failed buffer is retried, oldest first, and only when none of its batches is in flight.
-Relies on: its bridge reports each request once, as answered, lost, or (``acks=0``) written.
+Relies on: its bridge reports each request of its own or of ``CallerSent`` once, as answered, lost,
+or (``acks=0``) written.
 """
 
 from __future__ import annotations
@@ -216,9 +217,9 @@ class BrokerWorker(Worker[BrokerItem]):
             self.wake()  # it sleeps until self._watch is due
         offers = self._callers.offers(item.request)
         self.responses.answered(item)
-        if not self._transactional:
-            ordinary = self._throttle.until is None
-            self._callers.offer(offers if ordinary else [], alone=not self._requests)
+        if self._throttle.until is not None:
+            offers = []
+        self._callers.offer(offers, alone=not self._requests)
 
     def can_run_inline(self, item: BrokerItem) -> bool:
         # Large batches are encoded in this stage's own thread. The calling thread, which may be the

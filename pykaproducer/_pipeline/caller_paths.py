@@ -20,7 +20,6 @@ from pykaproducer._kernel import (
 )
 from pykaproducer._machines.batch import Batch
 from pykaproducer._machines.partition_buffer import PartitionBuffer
-from pykaproducer._machines.window import MIN_REQUEST_TIMEOUT
 from pykaproducer._pipeline.bridge import Bridge
 from pykaproducer._pipeline.metadata import Metadata
 from pykaproducer._pipeline.worker import AnyWorker
@@ -58,7 +57,6 @@ class CallerPaths:
         sent: Callable[[ProduceRequest], None],
     ) -> None:
         self._idempotent = config.idempotent
-        self._timeout = config.request_timeout_ms / 1000
         self._clock = worker.clock
         self._metadata = metadata
         self._metrics = worker.metrics
@@ -71,7 +69,8 @@ class CallerPaths:
         self._rest_at = 0.0  # no rest before that
         self._rest_every = _REST_EVERY[0]
         self._pause = _PAUSE[0]
-        self._lends = worker.clock.is_real and config.acks != 0
+        # A transaction has to be joined before a request is written.
+        self._lends = config.acks != 0 and config.transactional_id is None
 
     @property
     def lent(self) -> bool:
@@ -158,8 +157,6 @@ class CallerPaths:
             self._sealer,
             self._settler,
             self._window,
-            timeout=self._timeout,
-            patience=min(self._timeout, MIN_REQUEST_TIMEOUT),
         )
 
     def take_back(self, buffer: PartitionBuffer) -> None:

@@ -163,7 +163,7 @@ class CoordinatorConnection(SocketWorker[Item]):
 
     # The connection ------------------------------------------------------------------------------
 
-    def link(self) -> ConnectionMetrics:
+    def connection_metrics(self) -> ConnectionMetrics:
         return self.metrics.coordinator
 
     def wants_connection(self) -> bool:

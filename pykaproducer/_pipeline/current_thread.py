@@ -30,6 +30,7 @@ def forget_stages() -> None:
     this_thread.is_stage = False
     this_thread.on_crash = None
     _kernel.this_thread_runs_stages(False)
+    _kernel.count_fork()
     threads.forget_all()
     guarded_log.pass_lines_to(None)
     guarded_log.forget_threads()

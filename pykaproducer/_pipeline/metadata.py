@@ -297,7 +297,7 @@ class Metadata(SocketWorker[MetadataItem]):
 
     # The connection ------------------------------------------------------------------------------
 
-    def link(self) -> ConnectionMetrics:
+    def connection_metrics(self) -> ConnectionMetrics:
         return self.metrics.metadata
 
     def next_address(self) -> tuple[str, int] | str:

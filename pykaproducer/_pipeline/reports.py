@@ -23,7 +23,7 @@ from pykaproducer._pipeline.current_thread import wake
 from pykaproducer._pipeline.incomplete import IncompleteChunks
 from pykaproducer._pipeline.metrics import ProducerMetrics
 from pykaproducer._pipeline.unreported import Failures, Holder, Part, UnreportedFailures
-from pykaproducer._pipeline.worker import StageContext, Worker
+from pykaproducer._pipeline.worker import ITEMS_PER_ROUND, StageContext, Worker
 from pykaproducer._util.clock import Clock
 from pykaproducer._util.guarded_log import GuardedLogger
 from pykaproducer.errors import DeliveryError, DeliveryTimeoutError, Status, reasons
@@ -60,8 +60,13 @@ class Reports(Worker[Slice]):
     def wait_for_items(self, deadline: float | None) -> bool:
         while super().wait_for_items(deadline):
             with self._running:
-                if not self.compiled_inbox.run_callbacks(delivery.log_callback_error):
+                log_error = delivery.log_callback_error
+                if not self.compiled_inbox.run_callbacks(log_error, ITEMS_PER_ROUND):
                     return True
+            # Another stage may have set the deadline meanwhile: its wake-up was for that, too.
+            due = self.deadline()
+            if due is not None and (deadline is None or due < deadline):
+                return True
             if deadline is not None and self.clock.monotonic() >= deadline:
                 return True
         return False

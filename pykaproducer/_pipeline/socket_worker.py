@@ -130,7 +130,7 @@ class SocketWorker(Worker[Item]):
     def on_all_handled(self) -> None:
         """React to the end of a round of events: all that came together were handled."""
 
-    def link(self) -> ConnectionMetrics:
+    def connection_metrics(self) -> ConnectionMetrics:
         """Return the metrics of the connection."""
         raise AssertionError(f"{type(self).__name__} does not implement link()")
 
@@ -152,7 +152,7 @@ class SocketWorker(Worker[Item]):
 
     def count_outgoing(self, now: float, nbytes: int) -> None:
         """Count a request of *nbytes* bytes that is being sent."""
-        self.link().outgoing.add(now, nbytes)
+        self.connection_metrics().outgoing.add(now, nbytes)
 
     def setting_up(self) -> str:
         """Describe the progress of a connection that is being set up; empty if none is.
@@ -421,14 +421,14 @@ class SocketWorker(Worker[Item]):
             case Ready():
                 self.ready = True
                 self.features = event.features
-                self.link().made.add(self._used(), 1)
+                self.connection_metrics().made.add(self._used(), 1)
                 self.on_ready()
             case Checked():
                 self.on_checked()
             case Answered():
                 self._busy = True
                 size = len(event.payload) + _RESPONSE_HEAD
-                self.link().incoming.add(self._used(), size)
+                self.connection_metrics().incoming.add(self._used(), size)
                 # Not earlier: a server may accept a connection and close it at the first request.
                 self._backoff().reset()
                 self.on_answer(event)
@@ -438,7 +438,7 @@ class SocketWorker(Worker[Item]):
                 self.on_written(event.request)
             case Lost():
                 if self.ready:
-                    self.link().lost.add(self.clock.monotonic(), 1)
+                    self.connection_metrics().lost.add(self.clock.monotonic(), 1)
                 self.ready = False
                 self._failed(
                     self._no_connection_text(event.reason), event.unanswered, event.unwritten

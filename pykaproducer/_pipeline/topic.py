@@ -182,7 +182,7 @@ class TopicWorker(Worker[Item]):
         if view is self._lent_view or not isinstance(partitioner, Partitioner):
             return
         slot = chunk.slot  # None once its last row is reported, which may be at any moment
-        if slot is not None and self.clock.is_real:
+        if slot is not None:
             self._route = CallerRoute(
                 partitioner,
                 self._metadata,

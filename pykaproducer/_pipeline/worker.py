@@ -66,7 +66,7 @@ class _Stop:
 STOP: Final = _Stop()
 
 #: on_inbox_drained() is called after this many items, even if the inbox never empties.
-_ITEMS_PER_ROUND: Final = 64
+ITEMS_PER_ROUND: Final = 64
 
 #: The type of the items of an inbox. Contravariant, so that a stage passes for one into which only
 #: some of its items are put.
@@ -135,6 +135,7 @@ class Worker(Generic[Item]):
         # which cannot be copied while another thread appends to it without the GIL.
         self._threads: list[threading.Thread] = []
         self.stopping = False
+        self._abandoned = False
         self.shortage = Shortage(name, clock)
         # The first item waits for memory.
         self._held_up = False
@@ -246,6 +247,15 @@ class Worker(Generic[Item]):
             self._wake_event.set()
             _kernel.stage_wanted()
         self._need_thread(on_stop)
+
+    def abandon(self) -> None:
+        """Handle nothing more, in the child of a fork, whose messages are the parent's.
+
+        For the thread that has forked, if user code of the stage does not end the child.
+        """
+        self._abandoned = True
+        self._items.clear()
+        self._wake_event.set()
 
     def _try_inline(self, item: Item, *, catch_up: bool = False) -> bool:
         """Handle *item* inline if no thread runs the stage and no item is before it.
@@ -391,7 +401,7 @@ class Worker(Generic[Item]):
 
     def _loop(self) -> None:
         stop_has_come = False
-        while True:
+        while not self._abandoned:
             with self._running:
                 self._sleeps_until = None
                 stop_has_come = self._work() or stop_has_come
@@ -399,6 +409,8 @@ class Worker(Generic[Item]):
                     break
                 deadline = self._sleeps_until = self._wakes_at(self.deadline())
             self.wait_for_items(deadline)
+        else:
+            return  # the sockets are the parent's
         self.on_stop()
 
     def wait_for_items(self, deadline: float | None) -> bool:
@@ -421,14 +433,14 @@ class Worker(Generic[Item]):
         stop_has_come = False
         self._held_up = self._held_up and self.shortage.holds()
         for steps in range(1, len(items) + 1):
-            if self._held_up:
+            if self._held_up or self._abandoned:
                 break
             item = items.popleft()
             if item is STOP:
                 stop_has_come = True
             else:
                 self.handle(item)
-            if steps % _ITEMS_PER_ROUND == 0:
+            if steps % ITEMS_PER_ROUND == 0:
                 self.on_inbox_drained()
                 self._keep_time()  # nor must many items in one round delay it
         self.on_inbox_drained()

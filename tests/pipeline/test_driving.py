@@ -20,12 +20,13 @@ from pykaproducer import (
 )
 from pykaproducer._kernel import Chunk
 from pykaproducer._pipeline.bridge import Bridge, Connect
+from pykaproducer._util import compression
 from pykaproducer.testing import ScriptedCluster, scripted
 from pykaproducer.testing.scripted import Drop, Hold, Mangle, Refuse, ScriptedNetwork, twice
 from tests._support.callers import needs_callers
 from tests._support.tls_cluster import tls_files, tls_network
 
-from .helper import FAST, SOON, log, numbers, pipeline_of, running, until
+from .helper import FAST, SOON, log, numbers, pipeline_of, running, send, until
 from .test_callers import (
     BOTH,
     assert_only_the_parents,
@@ -133,6 +134,62 @@ def test_a_large_message(codec: str, waits: bool) -> None:
             outcomes.wait(number)
         assert [error for error, _ in outcomes.found] == [None] * 20
         assert log(cluster)[count:] == values
+
+
+def test_messages_that_are_sent_while_a_large_one_is_encoded() -> None:
+    """They are appended to the chunk that the waiting thread encodes without the GIL."""
+    values = [b"%d" % number for number in range(200)]
+    with running() as (cluster, producer), ThreadPoolExecutor(1) as other:
+        count = warm(producer)
+        for turn in range(0, 200, 10):
+            large = producer.send("t", bytes(500_000))
+            small = other.submit(send, producer, values[turn : turn + 10])
+            large.result(SOON)
+            small.result(SOON)
+        producer.flush(SOON)
+        assert [value for value in log(cluster)[count:] if len(value) < 10] == values
+        assert len(log(cluster)) == count + 220
+
+
+def test_a_signal_handler_that_blocks_a_large_message_delays_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The handler runs in the codec, and waits for a message that is behind the large one."""
+    compress, handlers = compression.Gzip.compress, []
+    outcomes: list[Any] = []
+
+    def interrupted(codec: Any, records: Any) -> Any:
+        if handlers and threading.current_thread() is threading.main_thread():
+            handlers.pop()()
+        return compress(codec, records)
+
+    monkeypatch.setattr(compression.Gzip, "compress", interrupted)
+    with running(
+        topics={"t": 1, "u": 1},
+        compression_type="gzip",
+        max_in_flight_requests_per_connection=1,
+        delivery_timeout_ms=4000,  # less than after which the connection would be taken back
+        request_timeout_ms=2000,
+    ) as (cluster, producer):
+
+        def handler() -> None:
+            behind = producer.send("u", b"behind")
+            hold.release()
+            until(behind.done)
+            outcomes.append(behind.result(0))
+
+        while not outcomes:  # the Bridge may have encoded the large message before
+            for topic in "tutu":
+                warm(producer, topic=topic)
+            hold = Hold()
+            cluster.next("produce", hold)
+            producer.send("u", b"in flight", on_delivery=lambda error, delivery: None)
+            hold.wait_until_held()
+            large = producer.send("t", os.urandom(100_000))
+            handlers[:] = [handler]
+            threading.Timer(0.01, hold.release).start()
+            large.result(SOON)
+            handlers.clear()
 
 
 def test_a_waiting_caller_passes_an_earlier_message_to_reports() -> None:

@@ -28,6 +28,7 @@ from .helper import (
     log,
     numbers,
     outcome,
+    pipeline_of,
     running,
     send,
     until,
@@ -103,6 +104,30 @@ def test_rejected_messages_are_logged_while_the_producer_runs(errors: Errors) ->
         assert line.startswith("3 messages failed, and no callback or read outcome has reported it")
         assert "; topic 't'; first: " in line
         assert "INVALID_RECORD" in line
+
+
+def test_a_failure_while_another_callback_runs_is_logged(errors: Errors) -> None:
+    """The stage that logs it is not woken a second time for it."""
+    entered, go = threading.Event(), threading.Event()
+
+    def blocks(error: BaseException | None, delivery: Delivery) -> None:
+        entered.set()
+        assert go.wait(SOON)
+
+    with running(topics={"t": 1, "u": 1}) as (cluster, producer):
+        send(producer, [b"1"])[0].result(SOON)
+        outcome(producer.send("u", b"1"))
+        producer.send("t", b"2", on_delivery=blocks)
+        assert entered.wait(SOON)
+        cluster.next("produce", Refuse(ErrorCode.INVALID_RECORD))
+        producer.send("u", b"lost")
+        until(lambda: pipeline_of(producer).unreported.due is not None)
+        producer.send("t", b"3", on_delivery=lambda error, delivery: None)
+        until(lambda: bool(pipeline_of(producer).reports.inbox()))
+        go.set()
+        assert errors.all(1)[0].startswith("1 message failed")
+        with pytest.raises(DeliveryFailures):
+            producer.flush(SOON)
 
 
 def test_messages_that_expire_are_logged_while_the_producer_runs(errors: Errors) -> None:

@@ -256,6 +256,30 @@ def test_a_callback_may_fork(cluster: KafkaCluster, topic: str) -> None:
     assert by_sender(cluster, topic) == {b"parent": [0, 1], b"child": [0, 1, 2]}
 
 
+def test_a_child_that_returns_from_the_callback_runs_no_other_and_ends() -> None:
+    script = """
+        from pykaproducer.testing import ScriptedCluster
+
+        def forks(error, delivery):
+            gate.wait(30)
+            if os.fork() == 0:
+                os.write(1, b"child\\n")
+
+        gate = threading.Event()
+        with ScriptedCluster(topics={"t": 1}) as cluster, cluster.producer() as producer:
+            for name in [b"same batch\\n", b"later\\n", b"last\\n"]:
+                producer.send("t", b"", on_delivery=forks)
+                say = lambda error, delivery, name=name: os.write(1, name)
+                producer.send("t", b"", on_delivery=say)
+                if name == b"same batch\\n":
+                    gate.set()
+        os.wait(), os.wait(), os.wait()
+        """
+    assert sorted(program(script).split("\n")) == sorted(
+        ["", "child", "child", "child", "same batch", "later", "last"]
+    )
+
+
 def test_a_child_holds_none_of_its_parents_connections(cluster: KafkaCluster, topic: str) -> None:
     """The broker would not notice that the parent has closed one."""
     script = """
