@@ -1,13 +1,15 @@
 """Many topics and partitions: the cost of unknown topics for the existing ones.
 
 ``unknown``: a loop sends to an existing topic, first alone, and then while messages wait for
-thousands of topics that the cluster does not know. ``partitions``: one message to each of thousands
-of partitions. Both close with all of these still in place. Only pykaproducer.
+thousands of topics that the cluster does not know. ``dead``: the same, while a thread sends to one
+such topic as fast as it can, so that it waits for ``buffer_memory``. ``partitions``: one message to
+each of thousands of partitions. All close with these messages still in place. Only pykaproducer.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import threading
 import time
 from collections.abc import Mapping
@@ -20,7 +22,7 @@ from benchmarks.child import Parent, RunFailed
 from benchmarks.process import Usage, resident
 from benchmarks.report import Column
 from benchmarks.runner import Measures, Session, in_fresh_process
-from pykaproducer import Producer
+from pykaproducer import Producer, ProducerClosedError
 
 if TYPE_CHECKING:
     from pykaproducer.testing import KafkaCluster
@@ -30,7 +32,7 @@ PEERS: tuple[str, ...] = ()
 HELP = "the cost of thousands of unknown topics, or of partitions"
 
 COLUMNS = (
-    Column("share", "speed with unknown topics, %", ".0f", unit=0.01, compared=False),
+    Column("share", "speed beside them, %", ".0f", unit=0.01, compared=False),
     Column("send_s", "send() to all, s", ".2f", compared=False),
     Column("delivered_s", "all delivered, s", ".2f", compared=False),
     Column("rss", "RSS increase, MiB", ".0f", unit=2**20, compared=False),
@@ -50,13 +52,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, session: Session) -> None:
     with session.cluster as cluster:
-        for kind, count in (("unknown", arguments.unknown), ("partitions", arguments.partitions)):
-            noun = "unknown topics" if kind == "unknown" else "partitions"
+        for kind, count, noun in (
+            ("unknown", arguments.unknown, "unknown topics"),
+            ("dead", 1, "unknown topic that fills the buffer"),
+            ("partitions", arguments.partitions, "partitions"),
+        ):
             session.alternate(f"{count:,} {noun}", partial(_one_run, cluster, kind, count))
 
 
 def _one_run(cluster: KafkaCluster, kind: str, count: int, client: str) -> Measures:
-    partitions = 12 if kind == "unknown" else count
+    partitions = count if kind == "partitions" else 12
     with options.fresh_topic(cluster, partitions) as topic:
         job = {"kind": kind, "count": count, "topic": topic, "servers": cluster.bootstrap_servers}
         return in_fresh_process("benchmarks.topics", job, limit=_LIMIT)
@@ -69,7 +74,7 @@ def measure(job: Mapping[str, Any], parent: Parent) -> Measures:
     producer = Producer(
         bootstrap_servers=job["servers"], acks=1, linger_ms=5, allow_auto_create_topics=False
     )
-    measures = _unknown if job["kind"] == "unknown" else _partitions
+    measures = {"unknown": _unknown, "dead": _dead, "partitions": _partitions}[job["kind"]]
     found = measures(producer, job["topic"], job["count"])
     start = time.perf_counter()
     producer.close(0)
@@ -82,6 +87,25 @@ def _unknown(producer: Producer, topic: str, count: int) -> dict[str, float | No
     before, start = resident(), time.perf_counter()
     for number in range(count):
         producer.send(f"{topic}-unknown-{number}", b"value")
+    sent = time.perf_counter() - start
+    beside = median(_speed(producer, topic) for _ in range(_REPEATS))
+    return {"share": beside / alone, "send_s": sent, **_at_rest(before)}
+
+
+def _dead(producer: Producer, topic: str, count: int) -> dict[str, float | None]:
+    _speed(producer, topic)
+    alone = median(_speed(producer, topic) for _ in range(_REPEATS))
+    before, start = resident(), time.perf_counter()
+
+    def fill() -> None:
+        value = bytes(1000)
+        with contextlib.suppress(ProducerClosedError):
+            while True:
+                producer.send(f"{topic}-unknown", value)
+
+    threading.Thread(target=fill, daemon=True).start()
+    while not producer.stats()["buffer"]["waiting_senders"]:
+        _speed(producer, topic)
     sent = time.perf_counter() - start
     beside = median(_speed(producer, topic) for _ in range(_REPEATS))
     return {"share": beside / alone, "send_s": sent, **_at_rest(before)}

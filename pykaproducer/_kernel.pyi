@@ -48,15 +48,17 @@ T = TypeVar("T")
 class Budget:
     """The bytes of ``buffer_memory``: reserved at admission, released as rows are reported.
 
-    ``used`` never exceeds ``limit``. Waiting threads are served first come, first served.
+    ``used`` never exceeds ``limit``. Waiting threads are served first come, first served, but for
+    those of stalled topics.
     """
 
     #: Total bytes.
     limit: int
     #: Bytes reserved now.
     used: int
-    #: Number of waiting threads.
+    #: Number of waiting threads, and of those of them that are not held back.
     waiting: int
+    ahead: int
     #: Whether messages linger, unless a thread waits alone.
     lingers: bool
     #: Number of bytes that must be free before messages linger again; 0: they may linger.
@@ -64,12 +66,27 @@ class Budget:
     @property
     def ends_lingering(self) -> bool:
         """Whether a thread waits alone for an outcome, so that no message lingers."""
-    def __init__(self, limit: int) -> None:
-        """Create a budget of *limit* bytes."""
+    def __init__(self, limit: int, *, patience: int = ..., recent: int = ...) -> None:
+        """Create a budget of *limit* bytes.
+
+        *patience*: time without progress after which a topic has stalled. *recent*: time for which
+        progress of another topic counts (both ns; default: 1 s).
+        """
+    def is_held_back(self, account: Account | None, amount: int) -> bool:
+        """Return whether *account* must progress before it gets *amount* more bytes."""
+    def serve(self) -> int:
+        """Grant bytes to the turns at the front of the queue while their amounts fit."""
     def fits(self, amount: int) -> bool:
         """Return whether *amount* bytes are free now."""
     def wake_all(self) -> None:
         """Wake every waiting thread, because nothing more is admitted."""
+
+@final
+class Account:
+    """The bytes of a :class:`Budget` that the messages of one topic hold."""
+
+    topic: str
+    held: int
 
 @final
 class Turn:
@@ -81,6 +98,8 @@ class Turn:
     lock: Any
     #: The ordinal of the transaction to which the message belongs; 0: none.
     transaction: int
+    #: That of the message's topic; None: that of a new topic.
+    account: Account | None
     #: Whether the bytes are reserved for the thread.
     granted: bool
 
@@ -1409,7 +1428,7 @@ class Admission:
       this thread must not wait. Raises if there can never be enough space.
     - ``_wait_for_space(turn)``: returns when *turn* is granted or messages are not accepted any
       more. Raises after the maximum waiting time.
-    - ``_buffer_is_full(size)``: raises. Called in a thread that must not wait.
+    - ``_buffer_is_full(size, account)``: raises. Called in a thread that must not wait.
     - ``_is_too_late()``: raises. Called for a message whose transaction has ended.
     """
 

@@ -211,7 +211,8 @@ class Config(SecuritySettings, NetworkSettings):
         64 << 20,
         integer(1, 2**62),
         "Maximum memory for messages that are not yet delivered or failed. send() blocks when it "
-        "is full.",
+        "is full. Topics of which nothing is delivered for a second, while other topics are, can "
+        "together use half of it.",
         unit="bytes",
         scaled={"queue.buffering.max.kbytes": 1024},
     )

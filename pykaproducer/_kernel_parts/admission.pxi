@@ -19,7 +19,7 @@ cdef class Admission(OpenChunks):
       this thread must not wait. Raises if there can never be enough space.
     - ``_wait_for_space(turn)``: returns when *turn* is granted or messages are not accepted any
       more. Raises after the maximum waiting time.
-    - ``_buffer_is_full(size)``: raises. Called in a thread that must not wait.
+    - ``_buffer_is_full(size, account)``: raises. Called in a thread that must not wait.
     - ``_is_too_late()``: raises. Called for a message whose transaction has ended.
     """
 
@@ -270,8 +270,8 @@ cdef class Admission(OpenChunks):
         cdef Budget budget
         while True:
             budget = self.budget
-            if not budget.take(cost):
-                budget = self.wait_for_room(cost, terms.transaction)
+            if not budget.take(cost, slot.account):
+                budget = self.wait_for_room(cost, slot.account, terms.transaction)
             # No Python code runs from here to the append, so on a KeyboardInterrupt the message is
             # either not accepted, or accepted and will be sent.
             try:
@@ -297,7 +297,7 @@ cdef class Admission(OpenChunks):
             self._is_too_late()
 
     @cython.final
-    cdef Budget wait_for_room(self, int64_t cost, int64_t transaction):
+    cdef Budget wait_for_room(self, int64_t cost, Account account, int64_t transaction):
         """Reserve *cost* bytes after the threads that already wait. Return their budget."""
         cdef Budget budget
         cdef Turn turn
@@ -306,10 +306,10 @@ cdef class Admission(OpenChunks):
             lock = self._may_wait(cost)
             budget = self.budget
             if lock is None:
-                if not budget.take_past(cost):
-                    self._buffer_is_full(cost)
+                if not budget.take_past(cost, account):
+                    self._buffer_is_full(cost, account)
                 return budget
-            turn = budget.queue(cost, lock)
+            turn = budget.queue(cost, account, lock)
             turn.transaction = transaction
             try:
                 while not load_int(&turn.is_granted) and budget is self.budget:
@@ -391,6 +391,7 @@ cdef class Admission(OpenChunks):
                                           "than the memory that the process can allocate")
                     increase(&self.n_accepted, 1)
                     increase(&self.n_bytes, payload.total)
+                    slot.account.add(payload.total + _ROW_COST)
             finally:
                 leave_guard(&self.guard)
             if full:

@@ -75,12 +75,14 @@ cdef class BlockAdmission(Admission):
         cdef list segments, slots
         cdef Chunk chunk
         cdef Budget budget
+        cdef Account account
         cdef int64_t left
         cdef bint done = False
         while True:
             budget = self.budget
-            if not budget.take(cost):
-                budget = self.wait_for_room(cost, block.transaction)
+            account = account_of(budget, parts, cost)
+            if not budget.take(cost, account):
+                budget = self.wait_for_room(cost, account, block.transaction)
             segments = []
             left = cost
             try:
@@ -148,6 +150,7 @@ cdef class BlockAdmission(Admission):
             slot = TopicSlot.__new__(TopicSlot)
             slot.topic = segment.chunk.topic
             segment.chunk.origin = self.entered(slot)
+            segment.chunk.account = segment.chunk.origin.account
             slots.append(segment.chunk.origin)
         return slots
 
@@ -183,6 +186,7 @@ cdef class BlockAdmission(Admission):
             for segment in segments:
                 increase(&self.n_accepted, segment.chunk.count)
                 increase(&self.n_bytes, segment.chunk.nbytes)
+                segment.chunk.account.add(segment.chunk.nbytes + segment.chunk.count * _ROW_COST)
                 block.accepted += segment.chunk.count
         finally:
             leave_guard(&self.guard)
@@ -236,6 +240,18 @@ cdef class BlockAdmission(Admission):
         if size < 0:
             raise row_error(base + row, broken(broken_column(columns, row)))
         self._too_large(topic, size + _HEADER + _RECORD, base + row)
+
+
+cdef Account account_of(Budget budget, list parts, int64_t cost):
+    """Return the account of a topic of *parts* that is held back, else that of any."""
+    cdef TopicSlot slot
+    cdef Account account = None
+    for _, routes, *_ in parts:
+        for slot in (<Routes>routes).slots:
+            account = slot.account
+            if budget.is_held_back(account, cost):
+                return account
+    return account
 
 
 cdef str broken_column(Columns columns, int64_t row):

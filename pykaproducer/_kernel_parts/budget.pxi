@@ -4,17 +4,38 @@ cdef extern from "Python.h":
     unsigned long PyThread_get_thread_ident() nogil
 
 
+#: A topic without progress for so long has stalled (ns).
+cdef int64_t _STALLED = 1000000000
+
+
+@cython.final
+cdef class Account:
+    """The bytes of a Budget that the messages of one topic hold."""
+
+    cdef readonly str topic
+    cdef readonly int64_t held
+    # When a message was last delivered; if later, when the first of these bytes were added (ns).
+    cdef int64_t progress_at
+
+    cdef inline void add(self, int64_t amount) noexcept:
+        """Count bytes that were reserved for an accepted message."""
+        if atomic_add(&self.held, amount) == 0:
+            store_long(&self.progress_at, kernel_clock(0))
+
+
 @cython.final
 cdef class Turn:
     """A thread's place in the queue for bytes of a Budget.
 
     ``granted``: the bytes are reserved for it. ``lock``: held by the waiting thread, and released
     when the bytes are granted. ``transaction``: the ordinal of that to which the message belongs.
+    ``account``: its topic's; None: that of a new topic.
     """
 
     cdef readonly int64_t amount
     cdef readonly int64_t transaction
     cdef readonly object lock
+    cdef readonly Account account
     cdef int is_granted
     cdef unsigned long thread
 
@@ -37,6 +58,10 @@ cdef class Budget:
     All threads whose amounts fit are served at once. Otherwise each of several threads that send in
     a loop would always find another one in the queue, and every message would cost a thread switch.
 
+    A topic that cannot be written must not take all bytes from the others. So a thread that needs
+    bytes for a stalled topic is held back, and later ones are served before it, if stalled topics
+    would together hold more than half of the limit and another topic progresses.
+
     No Python code runs while the queue is modified, so a signal handler or a finalizer never sees
     it in an intermediate state.
     """
@@ -44,8 +69,12 @@ cdef class Budget:
     cdef readonly int64_t limit
     cdef int64_t reserved
     cdef list turns                     # waiting Turns, in order of arrival
-    cdef int n_waiting                  # their number, which send() checks
-    cdef Guard guard                    # of both
+    cdef int n_waiting                  # their number
+    cdef int n_ahead                    # of those not held back: a send() queues after them
+    cdef list accounts                  # of the topics in Admission's table
+    cdef Guard guard                    # of these
+    cdef int64_t progress_at            # when a message was last delivered (ns)
+    cdef int64_t patience, recent
     # Threads and tasks that wait for an outcome; the tasks alone; when there were several (ns).
     cdef int64_t awaited, by_tasks
     cdef int64_t crowded_at
@@ -57,9 +86,12 @@ cdef class Budget:
     def __cinit__(self):
         init_guard(&self.guard)
         self.turns = []
+        self.accounts = []
 
-    def __init__(self, int64_t limit):
+    def __init__(self, int64_t limit, *, int64_t patience=_STALLED, int64_t recent=_STALLED):
         self.limit = limit
+        self.patience = patience
+        self.recent = recent
 
     @property
     def used(self):
@@ -70,6 +102,11 @@ cdef class Budget:
     def waiting(self):
         """Return the number of waiting threads."""
         return load_int(&self.n_waiting)
+
+    @property
+    def ahead(self):
+        """Return the number of waiting threads that are not held back."""
+        return load_int(&self.n_ahead)
 
     @property
     def ends_lingering(self):
@@ -92,14 +129,71 @@ cdef class Budget:
         for turn in turns:
             release_once((<Turn>turn).lock)
 
-    cdef inline bint take(self, int64_t amount) noexcept nogil:
-        """Reserve *amount* bytes, unless other threads are waiting for theirs."""
-        return (load_int(&self.n_waiting) == 0
+    cpdef bint is_held_back(self, Account account, int64_t amount) except -1:
+        """Return whether *account* must progress before it gets *amount* more bytes."""
+        cdef int64_t now
+        if account is None or load_long(&account.held) == 0:
+            return False
+        now = kernel_clock(0)
+        if not self.has_stalled(account, now):
+            return False
+        # If no topic progresses, the cluster cannot be reached, and all the bytes may be used.
+        return (now - load_long(&self.progress_at) <= self.recent
+                and self.held_by_stalled(now) + amount > self.limit // 2)
+
+    cdef bint has_stalled(self, Account account, int64_t now) noexcept:
+        # The fuller the buffer, the earlier: otherwise a fast sender fills it before that.
+        cdef int64_t free = max(self.limit - atomic_add(&self.reserved, 0), 0)
+        cdef double patience = self.patience * min(1.0, 2.0 * free / self.limit)
+        return now - load_long(&account.progress_at) > patience
+
+    cdef int64_t held_by_stalled(self, int64_t now) noexcept:
+        cdef Account account
+        cdef int64_t found = 0
+        for account in self.accounts:
+            if self.has_stalled(account, now):
+                found += load_long(&account.held)
+        return found
+
+    cdef Account open_account(self, str topic):
+        cdef Account account = Account.__new__(Account)
+        account.topic = topic
+        enter_guard(&self.guard)
+        try:
+            self.accounts.append(account)
+        finally:
+            leave_guard(&self.guard)
+        return account
+
+    cdef int close_account(self, Account account) except -1:
+        enter_guard(&self.guard)
+        try:
+            if account in self.accounts:    # otherwise the process was forked
+                self.accounts.remove(account)
+        finally:
+            leave_guard(&self.guard)
+        return 0
+
+    cdef inline bint take(self, int64_t amount, Account account) except -1:
+        """Reserve *amount* bytes, unless other threads wait for theirs or *account* is held back.
+
+        Nothing is held back before half of the limit is in use.
+        """
+        if load_int(&self.n_ahead):
+            return False
+        return (atomic_add_below(&self.reserved, amount, self.limit // 2)
+                or self.take_past(amount, account))
+
+    cdef bint take_past(self, int64_t amount, Account account) except -1:
+        """Reserve *amount* bytes ahead of waiting threads, for a thread that must not wait."""
+        return (not self.is_held_back(account, amount)
                 and atomic_add_below(&self.reserved, amount, self.limit))
 
-    cdef inline bint take_past(self, int64_t amount) noexcept nogil:
-        """Reserve *amount* bytes ahead of waiting threads, for a thread that must not wait."""
-        return atomic_add_below(&self.reserved, amount, self.limit)
+    cdef inline void progressed(self, Account account) noexcept nogil:
+        """Record that messages of *account* were delivered."""
+        cdef int64_t now = kernel_clock(0)
+        store_long(&account.progress_at, now)
+        store_long(&self.progress_at, now)
 
     cdef inline void give_back(self, int64_t amount) noexcept nogil:
         """Release *amount* bytes. The caller must call ``wake`` afterwards."""
@@ -111,11 +205,12 @@ cdef class Budget:
             self.serve()
         return 0
 
-    cdef Turn queue(self, int64_t amount, lock):
+    cdef Turn queue(self, int64_t amount, Account account, lock):
         """Enter the queue for *amount* bytes. The caller must call ``leave`` afterwards."""
         cdef Turn turn = Turn.__new__(Turn)
         cdef Py_ssize_t i
         turn.amount = amount
+        turn.account = account
         turn.lock = lock
         turn.thread = PyThread_get_thread_ident()
         enter_guard(&self.guard)
@@ -152,24 +247,35 @@ cdef class Budget:
             leave_guard(&self.guard)
         if granted:
             self.give_back(turn.amount)
-        return self.wake()
+        return self.serve()
 
-    cdef int serve(self) except -1:
-        """Grant bytes to the turns at the front of the queue while their amounts fit."""
-        cdef Turn turn
+    cpdef int serve(self) except -1:
+        """Grant bytes to the turns at the front of the queue while their amounts fit.
+
+        Those that are held back are passed over. A waiting thread calls this from time to time: a
+        topic stalls, and stops to be held back, without any event.
+        """
+        cdef Turn turn, first
+        cdef int n_ahead
         while True:
             enter_guard(&self.guard)
             try:
-                if not self.turns or not self.take_past((<Turn>self.turns[0]).amount):
+                first = None
+                n_ahead = 0
+                for turn in self.turns:
+                    if not self.is_held_back(turn.account, turn.amount):
+                        first = turn if first is None else first
+                        n_ahead += 1
+                store_int(&self.n_ahead, n_ahead)
+                if first is None or not atomic_add_below(&self.reserved, first.amount, self.limit):
                     return 0
-                turn = <Turn>self.turns[0]
-                del self.turns[0]
-                store_int(&turn.is_granted, True)
+                self.turns.remove(first)
+                store_int(&first.is_granted, True)
                 store_int(&self.n_waiting, <int>len(self.turns))
             finally:
                 leave_guard(&self.guard)
-            release_once(turn.lock)
-            turn = None                 # not in the guard: see "Locks" in _kernel.pyx
+            release_once(first.lock)
+            turn = first = None         # not in the guard: see "Locks" in _kernel.pyx
 
 
 cdef int release_once(lock) except -1:
@@ -221,7 +327,7 @@ cdef bint would_wait_alone(Budget self) noexcept:
 
 cdef bint space_is_wanted(Budget self) noexcept:
     """Return whether lingering messages may hold bytes that a send() needs."""
-    return load_int(&self.n_waiting) > 0 or (
+    return load_int(&self.n_ahead) > 0 or (
         self.lacking > 0 and self.lacking > self.limit - atomic_add(&self.reserved, 0))
 
 

@@ -15,6 +15,7 @@ cdef class Chunk:
     cdef public bint unconfirmed        # acks=0: delivered only means written to the socket
     cdef TopicSlot origin               # from which it is, or was, taken
     cdef readonly Budget budget
+    cdef Account account                # of its topic
     cdef Row *rows
     cdef Block *blocks
     cdef tuple source                   # the objects to which its rows refer, or None: refer.pxi

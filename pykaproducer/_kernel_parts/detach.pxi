@@ -23,7 +23,7 @@ cdef void detach_rows(Chunk chunk, Slice part) noexcept nogil:
     leave_guard(&chunk.lock)
     free(shared)
     if freed:
-        chunk.budget.give_back(freed)
+        give_back(chunk, freed)
 
 
 cdef Py_ssize_t find_shared(Chunk chunk, Slice part, uint32_t *shared) noexcept nogil:

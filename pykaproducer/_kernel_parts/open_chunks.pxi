@@ -8,6 +8,7 @@ cdef class TopicSlot:
     # Changed under Admission's guard and this slot's lock: each of the two is enough for reading.
     cdef Chunk chunk
     cdef list full
+    cdef Account account                # None: not in a table yet
     cdef Guard lock
     cdef int announced                  # the dispatcher was notified and has not taken it yet
     # Copied from the Admission whose table has the slot. 0: not in a table yet; -1: removed, see
@@ -197,6 +198,7 @@ cdef class OpenChunks:
         fresh = slot if load_long(&slot.opening) == 0 else TopicSlot.__new__(TopicSlot)
         fresh.topic = slot.topic
         fresh.full = []
+        fresh.account = self.budget.open_account(slot.topic)
         enter_guard(&self.guard)
         try:
             found = <TopicSlot>self.slots.setdefault(slot.topic, fresh)
@@ -204,6 +206,8 @@ cdef class OpenChunks:
                 store_long(&found.opening, self.opening)
         finally:
             leave_guard(&self.guard)
+        if found is not fresh:
+            self.budget.close_account(fresh.account)
         return found
 
     cdef Chunk new_chunk(self, TopicSlot slot):
@@ -212,6 +216,7 @@ cdef class OpenChunks:
         chunk.topic = slot.topic
         chunk.origin = slot
         chunk.budget = self.budget
+        chunk.account = slot.account
         chunk.errors = []
         chunk.owner = self.owner
         chunk.since_epoch = self.since_epoch()
@@ -262,9 +267,10 @@ cdef class OpenChunks:
                 return False
             store_long(&slot.opening, -1)
             del self.slots[topic]
-            return True
         finally:
             leave_guard(&self.guard)
+        self.budget.close_account(slot.account)
+        return True
 
     def _take_all(self):
         """Take and return the chunks of all topics, also those of callers. Lend no more."""

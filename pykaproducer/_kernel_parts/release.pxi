@@ -6,7 +6,7 @@ cdef bint let_go(Chunk chunk, Slice part) noexcept nogil:
     cdef Py_ssize_t freed = 0
     cdef bint last
     cdef Block *block
-    cdef Row *row
+    cdef Row *row = NULL
     enter_guard(&chunk.lock)
     for i in range(part.count):
         row = &chunk.rows[part.at(i)]
@@ -23,9 +23,17 @@ cdef bint let_go(Chunk chunk, Slice part) noexcept nogil:
             if chunk.reporting:
                 atomic_add(&chunk.origin.reporting, -1)
             atomic_add(&chunk.origin.in_progress, -1)
+    if row != NULL and not row.flags & FAILED:
+        chunk.budget.progressed(chunk.account)
     leave_guard(&chunk.lock)
-    chunk.budget.give_back(freed)
+    give_back(chunk, freed)
     return last
+
+
+cdef inline void give_back(Chunk chunk, int64_t freed) noexcept nogil:
+    """Release bytes of *chunk*. The caller must call ``chunk.budget.wake()`` afterwards."""
+    atomic_add(&chunk.account.held, -freed)
+    chunk.budget.give_back(freed)
 
 
 cdef unpin(Chunk chunk):
@@ -46,7 +54,7 @@ cdef unpin(Chunk chunk):
         release_rows(chunk)
     release_source(chunk)
     if freed:
-        chunk.budget.give_back(freed)
+        give_back(chunk, freed)
         chunk.budget.wake()
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pykaproducer._kernel import Budget, Turn
+from pykaproducer._kernel import Account, Budget, Turn
 from pykaproducer._util import threads
 from pykaproducer._util.clock import Clock
 from pykaproducer.errors import BufferFullError, MessageTooLargeError
 
 #: The buffer does not count as full if this fraction of it (1/4) is free, for any request.
 _ENOUGH = 4
+#: How often a waiting thread looks whether a topic has stalled (seconds).
+_LOOKS_AGAIN = 0.25
 
 
 def _do_nothing() -> None:
@@ -34,13 +36,13 @@ class BufferSpaceWaiters:
 
     @property
     def wanted(self) -> bool:
-        """Whether a thread waits for bytes, or found too few and could not wait.
+        """Whether a thread waits for bytes of others, or found too few and could not wait.
 
         The order matters. This property (1) may record that the buffer is no longer full,
         (2) checks for waiting threads. A thread (1) begins to wait, (2) calls :attr:`on_full`
         unless the buffer is recorded as full. So a thread that begins to wait in between is seen.
         """
-        return self._is_full() or self._budget.waiting > 0
+        return self._is_full() or self._budget.ahead > 0
 
     def _is_full(self) -> bool:
         budget = self._budget
@@ -75,17 +77,29 @@ class BufferSpaceWaiters:
         if not turn.granted:
             self.lacks(turn.amount)
         # The lock is released (1) after the conditions checked here have changed, so (2) if a check
-        # finds them unchanged, the following wait will end. The loop is needed because long waits
-        # are divided by the platform's limit, and wake_all() may be called more than once.
+        # finds them unchanged, the following wait will end. The loop is needed because the wait is
+        # divided, and wake_all() may be called more than once.
         while not turn.granted and is_open():
-            if not threads.acquire(self._clock, turn.lock, deadline):
+            until = min(deadline, self._clock.monotonic() + _LOOKS_AGAIN)
+            if not threads.acquire(self._clock, turn.lock, until):
+                self._budget.serve()
                 if turn.granted or self._clock.monotonic() < deadline:
                     continue
                 raise BufferFullError(
-                    f"buffer_memory ({self._budget.limit} bytes) was full for max_block_ms "
+                    f"{self.why_full(turn.amount, turn.account)} for max_block_ms "
                     f"({self._max_block_ms} ms): messages are sent faster than the cluster accepts "
                     f"them, or it accepts none"
                 )
+
+    def why_full(self, amount: int, account: Account | None) -> str:
+        """Return a text on the space that *amount* bytes for *account* have not got."""
+        budget = self._budget
+        if account is None or not budget.is_held_back(account, amount):
+            return f"buffer_memory ({budget.limit} bytes) was full"
+        return (
+            f"topic {account.topic!r} was held back, with {account.held} bytes of buffer_memory "
+            f"({budget.limit} bytes): none of its messages is delivered, those of other topics are"
+        )
 
     def wake_all(self) -> None:
         """Wake all waiting threads, because admission is closed."""

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pykaproducer._errors.formatting import check_topic
-from pykaproducer._kernel import TopicSlot, Turn
+from pykaproducer._kernel import Account, TopicSlot, Turn
 from pykaproducer._net.transport import Network
 from pykaproducer._observability.observed_producer import ObservedProducer
 from pykaproducer._pipeline.admission_functions import AdmissionFunctions
@@ -186,11 +186,11 @@ class AdmissionHooks(BlockProducer, ObservedProducer):
     def _wait_for_space(self, turn: Turn) -> None:
         self._space.wait(turn, lambda: self._ready and self._transaction == turn.transaction)
 
-    def _buffer_is_full(self, amount: int) -> NoReturn:
+    def _buffer_is_full(self, amount: int, account: Account | None) -> NoReturn:
         self._space.lacks(amount)
         raise BufferFullError(
-            f"buffer_memory ({self._budget.limit} bytes) is full; send() cannot wait for space in "
-            f"a callback or partitioner, because the wait might block the thread that frees it"
+            f"{self._space.why_full(amount, account)}; send() cannot wait for space in a callback "
+            f"or partitioner, because the wait might block the thread that frees it"
         )
 
     def _broke(self) -> None:

@@ -41,7 +41,9 @@ class Door(_kernel.BlockAdmission):
         unconfirmed: bool = False,
         serializers: tuple[Any, Any] | None = None,
         clock: FakeClock | None = None,
+        patience: dict[str, int] | None = None,
     ) -> None:
+        self._patience = patience or {}
         self.clock = FakeClock() if clock is None else clock
         self.home = ProducerRef(self.clock)
         self.told: deque[_kernel.TopicSlot] = deque()
@@ -60,7 +62,7 @@ class Door(_kernel.BlockAdmission):
 
     def open(self) -> None:
         """Start empty, with a separate budget: at construction, and in the child of a fork."""
-        self.budget = _kernel.Budget(self._limit)
+        self.budget = _kernel.Budget(self._limit, **self._patience)
         self._open(self.budget, self._announce, self.home, **self._settings)
 
     # Hooks that the kernel calls --------------------------------------------------------------

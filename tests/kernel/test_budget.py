@@ -37,8 +37,8 @@ class Queue(Door):
 class Sender(Call):
     """A thread that sends one message of this many bytes of ``buffer_memory``, and waits for it."""
 
-    def __init__(self, door: Queue, cost: int) -> None:
-        super().__init__(lambda: door.send(f"of-{cost}", bytes(cost - ROW_COST)))
+    def __init__(self, door: Queue, cost: int, send: Callable[[], Any] | None = None) -> None:
+        super().__init__(send or (lambda: door.send(f"of-{cost}", bytes(cost - ROW_COST))))
         self.turn = door.entered.get(timeout=SOON)
         assert self.turn.amount == cost
 
@@ -157,7 +157,7 @@ def test_one_that_must_not_wait_takes_what_there_is() -> None:
         def _may_wait(self, amount: int) -> Any:
             return None if self.in_callback else super()._may_wait(amount)
 
-        def _buffer_is_full(self, amount: int) -> None:
+        def _buffer_is_full(self, amount: int, account: Any) -> None:
             raise NoSpaceError
 
     door = Callback(limit=1000)
@@ -170,6 +170,58 @@ def test_one_that_must_not_wait_takes_what_there_is() -> None:
     assert not large.turn.granted
     leave()
     assert large.accepted()
+
+
+#: A topic stalls at once, and the progress of another one counts for as long as a test runs.
+STALLS = {"patience": 0, "recent": SOON * 10**9}
+
+
+def of_topic(door: Queue, topic: str, cost: int) -> Callable[[], object]:
+    """Send a message of this size; return a function to deliver it."""
+    door.send(topic, bytes(cost - ROW_COST))
+    chunk = door.chunk()
+    return lambda: deliver(chunk.whole())
+
+
+@pytest.mark.parametrize("block", [False, True], ids=["message", "block"])
+def test_a_stalled_topic_waits_at_half_of_the_buffer_for_its_own_progress(block: bool) -> None:
+    door = Queue(limit=1000, patience=STALLS)
+    leave = of_topic(door, "dead", 400)
+    of_topic(door, "fine", 100)()
+    value = bytes(200 - ROW_COST)
+
+    def send() -> object:
+        if not block:
+            return door.send("dead", value)
+        columns = [_kernel.columns_of([value])]
+        return door._send_block(_kernel.SentBlock(), "dead", columns, None, None, ())
+
+    dead = Sender(door, 200, send)
+    of_topic(door, "fine", 400)  # passes it
+    assert (dead.turn.granted, door.budget.used, door.budget.waiting) == (False, 800, 1)
+    leave()
+    assert dead.accepted()
+
+
+def test_stalled_topics_hold_half_of_the_buffer_together() -> None:
+    door = Queue(limit=1000, patience=STALLS)
+    for topic in ("dead", "also-dead"):
+        of_topic(door, topic, 220)
+    of_topic(door, "fine", 100)()
+    value = bytes(100 - ROW_COST)
+    dead = Sender(door, 100, lambda: door.send("dead", value))
+    assert (dead.turn.granted, door.budget.used) == (False, 440)
+    door.gives_up.add(100)
+    dead.turn.lock.release()  # as when its waiting time ends
+    assert not dead.accepted()
+
+
+def test_a_topic_may_fill_the_buffer_if_no_other_one_progresses() -> None:
+    """The cluster cannot be reached, for example."""
+    door = Queue(limit=1000, patience=STALLS)
+    for topic in ("one", "other", "one"):
+        of_topic(door, topic, 300)
+    assert (door.budget.used, door.budget.waiting) == (900, 0)
 
 
 def test_one_that_closes_while_others_wait() -> None:

@@ -539,18 +539,39 @@ def test_nothing_lingers_while_a_callback_finds_no_space() -> None:
         go.set()
 
 
+def test_a_topic_that_is_refused_leaves_half_of_the_buffer_to_the_others() -> None:
+    with running(topics={"dead": 1, "fine": 1}, buffer_memory=10_000_000, max_block_ms=0) as (
+        cluster,
+        producer,
+    ):
+        cluster.always("produce", Refuse(ErrorCode.NOT_ENOUGH_REPLICAS, only=[("dead", 0)]))
+        refused = []
+
+        def fill() -> None:
+            while True:
+                refused.append(producer.send("dead", bytes(5_000)))
+                producer.send("fine", b"").result(SOON)
+
+        with pytest.raises(BufferFullError, match="topic 'dead' was held back, with"):
+            fill()
+        assert len(refused) > 900
+        for _ in range(100):
+            producer.send("fine", bytes(1_000))  # although "dead" has waited first
+        producer.abort()
+
+
 class Filling:
     """A Budget that another thread fills, and waits for, just after it was read."""
 
     limit = 100
 
     def __init__(self) -> None:
-        self.waiting = self.lacking = 0
+        self.ahead = self.lacking = 0
         self.fill: Callable[[], None] | None = None
 
     def fits(self, amount: int) -> bool:
         if self.fill is None:
-            return not self.waiting
+            return not self.ahead
         fill, self.fill = self.fill, None
         fill()
         return True
@@ -570,7 +591,7 @@ def test_a_buffer_that_is_full_again_at_once_ends_lingering() -> None:
     space.on_full = lambda: told.append(None)
 
     def fill() -> None:
-        budget.waiting = 1
+        budget.ahead = 1
         space.lacks(10)
 
     budget.fill = fill
