@@ -638,6 +638,8 @@ class Batcher:
 
         Those of a buffer that has failed, or is not attached yet, are left to the caller.
         """
+    def lingers_since(self, item: Any, now: float) -> float:
+        """Return since when *item* lingers, which arrives now. A retry does not linger."""
     def reschedule(self, buffer: BufferState) -> None:
         """Update the schedule after *buffer* has changed: its items, its batches, or a failure.
 

@@ -9,6 +9,8 @@ cdef int _REMEMBERED = 5
 cdef int _FEW_BUFFERS = 16
 #: With at most this many open buffers, messages that arrive now are soon in turn, and cost little.
 cdef int _FEW_IN_TURN = 16
+#: How long before its deadline a lingering message is sent (seconds), or half of its time.
+cdef double _WHILE = 0.2
 #: Number of timers below which outdated ones are not pruned.
 cdef Py_ssize_t _FEW_TIMERS = 64
 
@@ -104,9 +106,12 @@ cdef class Batcher:
             if buffer.failing or not buffer.attached:
                 others.append(item)
             else:
-                # As lingers_since().
-                add_item(self, buffer, part, part.chunk.opened)
+                add_item(self, buffer, part, since(self, part))
         return others
+
+    def lingers_since(self, item, double now):
+        """Return since when *item* lingers, which arrives now. A retry does not linger."""
+        return since(self, <Slice>item) if type(item) is Slice and not item.level else now
 
     # -- when it is due ----------------------------------------------------------------------
 
@@ -206,9 +211,22 @@ cdef class Batcher:
         return take_slices(self, buffer)
 
 
+cdef double since(Batcher self, Slice part) noexcept:
+    """Return since when *part* lingers: since its chunk was opened, in which it has waited.
+
+    Earlier if a row would expire otherwise: it is sent a while before its deadline.
+    """
+    cdef double opened = part.chunk.opened
+    cdef double deadline = part.chunk.earliest / <double>_NS
+    return min(opened, deadline - min(_WHILE, (deadline - opened) / 2) - self.linger)
+
+
 cdef int add_item(Batcher self, BufferState buffer, item, double now) except -1:
+    cdef bint earlier = buffer.pending and now < <double>buffer.enqueued_at[0]
     add_to_buffer(buffer, item, now)
-    if not buffer.waiting or len(buffer.pending) == 1:
+    if earlier:
+        buffer.enqueued_at[0] = now     # it goes with the first one
+    if earlier or not buffer.waiting or len(buffer.pending) == 1:
         reschedule(self, buffer)
     elif buffer.open:
         # Its first item is the same, and so are its turn and its timer.

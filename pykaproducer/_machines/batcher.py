@@ -1,4 +1,4 @@
-"""Create the :class:`~pykaproducer._kernel.Batcher` of a broker; since when an item lingers.
+"""Create the :class:`~pykaproducer._kernel.Batcher` of a broker.
 
 The batcher, which decides when a batch is due and which rows it takes, is compiled:
 ``_kernel_parts/batcher.pxi``.
@@ -6,18 +6,8 @@ The batcher, which decides when a batch is due and which rows it takes, is compi
 
 from __future__ import annotations
 
-from pykaproducer._kernel import Batcher, Slice
-from pykaproducer._machines.backlog import Backlog
-from pykaproducer._machines.batch import Batch
+from pykaproducer._kernel import Batcher
 from pykaproducer.config import Config
-
-
-def lingers_since(item: Slice | Batch | Backlog, now: float) -> float:
-    """Return since when *item* lingers, which arrives now.
-
-    New messages may have waited in the open chunk: since it was opened. A retry does not linger.
-    """
-    return item.chunk.opened if isinstance(item, Slice) and not item.level else now
 
 
 def batcher_for(config: Config, batch_size: int) -> Batcher:

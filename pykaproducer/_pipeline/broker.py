@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from pykaproducer._kernel import ProduceRequest, RequestSealer, Slice
 from pykaproducer._machines.backlog import Backlog, Sweep
 from pykaproducer._machines.batch import Batch, Chaser
-from pykaproducer._machines.batcher import batcher_for, lingers_since
+from pykaproducer._machines.batcher import batcher_for
 from pykaproducer._machines.partition_buffer import PartitionBuffer
 from pykaproducer._machines.window import Window
 from pykaproducer._pipeline.attached_buffers import AttachedBuffers
@@ -342,7 +342,7 @@ class BrokerWorker(Worker[BrokerItem]):
                 trace.note("queued", self, item, broker=self.broker_id)
             self._end_at = None
             self._buffers.attach(buffer)
-            self.batcher.add(buffer, item, lingers_since(item, self.clock.monotonic()))
+            self.batcher.add(buffer, item, self.batcher.lingers_since(item, self.clock.monotonic()))
         if buffer.failing:
             self.responses.drain_for_retry(buffer)
 

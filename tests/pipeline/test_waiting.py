@@ -46,6 +46,7 @@ from .helper import (
     sent,
     stage_context,
     until,
+    waits_for,
     warm_up,
 )
 
@@ -469,6 +470,27 @@ def test_batch_max_messages_holds_for_what_goes_round_again() -> None:
 
 
 SMALL_BUFFER: dict[str, Any] = {"buffer_memory": 200_000, **LINGERING}
+
+
+@pytest.mark.parametrize("others", [0, 5])
+@pytest.mark.parametrize("block", [False, True], ids=["message", "block"])
+def test_a_message_with_a_deadline_of_its_own_is_sent_before_it(block: bool, others: int) -> None:
+    with frozen(linger_ms=10_000) as (_, clock, producer):
+        warmed = producer.send("t", b"first")
+        producer.flush(SOON)
+        offsets([warmed])
+        before = send(producer, numbers(others), partition=0)
+        if block:
+            rows = producer.send_many("t", [b"value"] * 3, delivery_timeout_ms=1_000)
+        else:
+            one = producer.send("t", b"value", partition=0, delivery_timeout_ms=1_000)
+        waits_for(clock, 0.8)
+        clock.jump(0.8)
+        if block:
+            assert rows.result(SOON).rows == 3
+        else:
+            offsets([one])
+        offsets(before)
 
 
 def test_nothing_lingers_while_a_send_waits_for_space() -> None:
