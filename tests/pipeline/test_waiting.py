@@ -46,7 +46,6 @@ from .helper import (
     sent,
     stage_context,
     until,
-    waits_for,
     warm_up,
 )
 
@@ -484,8 +483,7 @@ def test_a_message_with_a_deadline_of_its_own_is_sent_before_it(block: bool, oth
             rows = producer.send_many("t", [b"value"] * 3, delivery_timeout_ms=1_000)
         else:
             one = producer.send("t", b"value", partition=0, delivery_timeout_ms=1_000)
-        waits_for(clock, 0.8)
-        clock.jump(0.8)
+        clock.jump(0.85)
         if block:
             assert rows.result(SOON).rows == 3
         else:
