@@ -106,6 +106,7 @@ cdef enum Flag:
     CLAIMED = 16    # is in a sealed batch that has not been rejected, so it may be in flight
     OBSERVED = 8    # the outcome was read by the user or passed to a callback
     OWN_TIME = 32   # has its own delivery timeout: see accepted_at()
+    LOG_TIME = 64   # its timestamp is the broker's (LogAppendTime)
 
 cdef struct Row:            # one cache line
     const uint8_t *key

@@ -145,6 +145,7 @@ cdef inline void deliver_row(Chunk chunk, uint32_t number, int64_t base_offset, 
     row.deadline = base_offset + i if base_offset >= 0 else -1
     if delivering.timestamp >= 0:
         row.timestamp = delivering.timestamp
+        add_flags(&row.flags, LOG_TIME)
     add_flags(&row.flags, SETTLED)
     chunk.n_settled += 1
 

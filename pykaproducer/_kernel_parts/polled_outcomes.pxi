@@ -23,6 +23,7 @@ cdef class DeliveryReport:
     cdef int64_t offset_number
     cdef object key_bytes, value_bytes, failure
     cdef int64_t time                   # ms since the epoch
+    cdef int time_type                  # 1: the producer's (CreateTime), 2: the broker's
     cdef double seconds
 
     cdef fill(self, Chunk chunk, uint32_t row, object error, double started):
@@ -35,6 +36,7 @@ cdef class DeliveryReport:
         self.value_bytes = chunk.payload_of(row, 1)
         self.failure = error
         self.time = outcome.timestamp
+        self.time_type = 2 if outcome.flags & LOG_TIME else 1
         if started >= 0:
             self.seconds = kernel_clock(0) / <double>_NS - started
         else:                           # the timestamp is the time of acceptance
@@ -66,7 +68,7 @@ cdef class DeliveryReport:
         if not self.reported:
             return (None, 0, 0, None, None, None, None, (0, 0), 0.0, 0, None)
         if self.failure is None:
-            when = (1, self.time)
+            when = (self.time_type, self.time)
         return (
             self.topic_name,
             None if self.partition_number < 0 else self.partition_number,

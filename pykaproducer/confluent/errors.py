@@ -164,7 +164,7 @@ class KafkaError(KafkaException, Codes):
 
     def __reduce__(self) -> tuple[Any, ...]:
         flags = (self._fatal, self._retriable, self._txn_requires_abort)
-        return (type(self), (self._code, self._reason, *flags))
+        return (type(self), (self._code, self._reason, *flags), {"origin": self.origin})
 
 
 def exception(code: int, reason: str | None = None, *, fatal: bool = False) -> KafkaException:

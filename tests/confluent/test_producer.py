@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import json
 import logging
@@ -9,7 +10,7 @@ import os
 import pickle
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._kernel import ReportTo
 from pykaproducer.confluent import (
     TIMESTAMP_CREATE_TIME,
+    TIMESTAMP_LOG_APPEND_TIME,
     KafkaError,
     KafkaException,
     Message,
@@ -26,7 +28,7 @@ from pykaproducer.confluent import (
 from pykaproducer.confluent.errors import error_code_for
 from pykaproducer.errors import DeliveryTimeoutError, Status
 from pykaproducer.testing import KafkaCluster, ScriptedCluster
-from pykaproducer.testing.scripted import Hold, Refuse
+from pykaproducer.testing.scripted import Exchange, Hold, Refuse
 from tests._support.callers import needs_callers
 from tests._support.no_memory import call_without_memory, needs_hook
 
@@ -110,6 +112,21 @@ def test_a_report_has_the_message(scripted: ScriptedCluster) -> None:
     (record,) = scripted.log("t", 2)
     assert record.headers == (("a", b"b"), ("c", None))
     assert record.timestamp == 1234
+
+
+def test_a_report_says_if_the_timestamp_is_the_brokers(scripted: ScriptedCluster) -> None:
+    def log_append_time(exchange: Exchange) -> None:
+        answer = exchange.apply()
+        answer.responses[0].partition_responses[0].log_append_time_ms = 987_654
+        exchange.answer(answer)
+
+    reports = Calls()
+    with on(scripted) as producer:
+        scripted.next("produce", log_append_time)
+        producer.produce("t", b"value", partition=0, on_delivery=reports, timestamp=1234)
+        assert producer.flush() == 0
+    ((_, message),) = reports
+    assert message.timestamp() == (TIMESTAMP_LOG_APPEND_TIME, 987_654)
 
 
 def test_what_a_callback_raises_reaches_the_caller_and_the_others_wait(
@@ -340,13 +357,14 @@ def test_it_cannot_be_pickled() -> None:
         pickle.dumps(producer)
 
 
-def test_errors_can_be_pickled() -> None:
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda it: pickle.loads(pickle.dumps(it))])
+def test_errors_can_be_copied(copied: Callable[[Any], Any]) -> None:
     error = KafkaError(KafkaError._MSG_TIMED_OUT, "why", fatal=True)
-    for copy in (
-        pickle.loads(pickle.dumps(error)),
-        pickle.loads(pickle.dumps(KafkaException(error))).args[0],
-    ):
-        assert (copy, copy.str(), copy.fatal()) == (error, "why", True)
+    error.origin = DeliveryTimeoutError("late", status=Status.NOT_PERSISTED)
+    for made in (copied(error), copied(KafkaException(error)).args[0]):
+        assert (made, made.str(), made.fatal()) == (error, "why", True)
+        assert type(made.origin) is DeliveryTimeoutError
+        assert made.origin.status is Status.NOT_PERSISTED
 
 
 # On real Kafka
