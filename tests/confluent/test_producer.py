@@ -360,7 +360,7 @@ def test_it_cannot_be_pickled() -> None:
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda it: pickle.loads(pickle.dumps(it))])
 def test_errors_can_be_copied(copied: Callable[[Any], Any]) -> None:
     error = KafkaError(KafkaError._MSG_TIMED_OUT, "why", fatal=True)
-    error.origin = DeliveryTimeoutError("late", status=Status.NOT_PERSISTED)
+    error.origin = DeliveryTimeoutError(topic="t", waited=1, status=Status.NOT_PERSISTED)
     for made in (copied(error), copied(KafkaException(error)).args[0]):
         assert (made, made.str(), made.fatal()) == (error, "why", True)
         assert type(made.origin) is DeliveryTimeoutError
