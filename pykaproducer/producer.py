@@ -21,6 +21,7 @@ from pykaproducer._net.networks import network_for
 from pykaproducer._net.transport import Network
 from pykaproducer._pipeline.background_task import BackgroundTask, spawn_later
 from pykaproducer._pipeline.buffer_space import BufferSpaceWaiters
+from pykaproducer._pipeline.incomplete import FlushBarrier
 from pykaproducer._pipeline.metrics import ProducerMetrics
 from pykaproducer._pipeline.unreported import Taken
 from pykaproducer._pipeline.wiring import Pipeline
@@ -396,7 +397,11 @@ class Producer(AdmissionHooks, TransactionalMethods):
 
     def _begin_exit(self) -> float:
         self._end_admission()
-        return self._clock.monotonic() + self.config.exit_flush_timeout_ms / 1000
+        end = self._clock.monotonic() + self.config.exit_flush_timeout_ms / 1000
+        if (pipeline := self._pipeline) is not None:
+            self._exit_flush = FlushBarrier()  # as long as it exists, nothing lingers
+            pipeline.begin_flush(self._exit_flush)
+        return end
 
     def _close_by(self, end: float) -> None:
         self.close(max(0.0, end - self._clock.monotonic()))

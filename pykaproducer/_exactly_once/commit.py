@@ -38,7 +38,7 @@ from pykaproducer._exactly_once.fates import (
 from pykaproducer._exactly_once.records import BatchKey, Decision, Marker, TaskToken
 from pykaproducer._exactly_once.recovery import next_decision
 from pykaproducer._exactly_once.setup import OnPartialCommit, Setup, WriteKind, check_decision
-from pykaproducer._exactly_once.state import SinkState
+from pykaproducer._exactly_once.state import SinkState, partitions_of_state_topic
 from pykaproducer._exactly_once.task import TaskResult
 from pykaproducer.errors import PykaproducerError
 from pykaproducer.transaction_control import (
@@ -109,6 +109,8 @@ class BatchCommit:
             decision = next_decision(
                 self._setup, self._key, last, results, fates, self._markers(last, fates, results)
             )
+            if last is None and not _tokens(results):
+                self._find_state_topic()
             if decision is not None:
                 self._write(session, decision, last)
         except ExactlyOnceError:
@@ -158,6 +160,16 @@ class BatchCommit:
         return last is not None and last.key.batch in (self._key.batch - 1, self._key.batch)
 
     # Steps ---------------------------------------------------------------------------------------
+
+    def _find_state_topic(self) -> None:
+        # No task has sent a row, for which brokers would have created the topic.
+        partitions_of_state_topic(
+            self._control.config,
+            self._names.state_topic,
+            self._setup.call_timeout,
+            create=self._setup.may_create_state_topic
+            and self._control.config.allow_auto_create_topics,
+        )
 
     def _elsewhere(self) -> dict[str, BatchKey]:
         # Without results the id of the query is not known.

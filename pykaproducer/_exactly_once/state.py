@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterable
 
 from pykaproducer._errors.codes import ErrorCode
@@ -11,6 +12,7 @@ from pykaproducer._exactly_once.errors import ExactlyOnceError, StateMismatchErr
 from pykaproducer._exactly_once.names import Names, by_group
 from pykaproducer._exactly_once.records import BatchKey, Decision, Extent, Marker, StateError
 from pykaproducer._net.inspect import list_cluster
+from pykaproducer._util.clock import Clock
 from pykaproducer.config import Config
 from pykaproducer.delivery import TopicPartition
 from pykaproducer.transaction_control import CommittedOffset, TransactionControl
@@ -19,6 +21,8 @@ from pykaproducer.transactions import PreparedTransaction
 #: How many times to read a decision that is replaced during the read; see
 #: :meth:`SinkState.decision`.
 _READS = 5
+#: How long brokers may take to create the state topic, and how often to look for it (seconds).
+_CREATION, _LOOKS_AGAIN = 10.0, 0.1
 
 
 class SinkState:
@@ -139,25 +143,38 @@ class SinkState:
         return found
 
 
-def partitions_of_state_topic(config: Config, topic: str, timeout: float) -> int:
-    """Return the number of partitions of the state topic, without creating it.
+def partitions_of_state_topic(
+    config: Config, topic: str, timeout: float, *, create: bool = False
+) -> int:
+    """Return the number of partitions of the state topic.
+
+    *create*: brokers that create topics on demand may create it. That takes a moment.
 
     Raises:
         ExactlyOnceError: it does not exist, or the brokers do not describe it.
         KafkaTimeoutError: there was no response within *timeout* seconds.
     """
-    found = list_cluster(config, timeout, topic)
-    for each in found.topics:
-        if each.name == topic and each.partitions:
-            return len(each.partitions)
-        if each.name == topic and each.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            raise ExactlyOnceError(
-                f"option stateTopic: the brokers do not describe topic {topic!r}: "
-                f"{format_error_code(each.error_code)}"
-            )
+    clock, pause = Clock(), threading.Lock()
+    pause.acquire()
+    deadline = clock.monotonic() + (min(timeout, _CREATION) if create else 0)
+    while True:
+        found = list_cluster(config, timeout, topic, create=create)
+        (code,) = [each.error_code for each in found.topics if each.name == topic] or [0]
+        count = sum(len(each.partitions) for each in found.topics if each.name == topic)
+        if count:
+            return count
+        if clock.monotonic() >= deadline:
+            break
+        clock.acquire(pause, clock.monotonic() + _LOOKS_AGAIN)
+    if code not in (0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+        raise ExactlyOnceError(
+            f"option stateTopic: the brokers do not describe topic {topic!r}: "
+            f"{format_error_code(code)}"
+        )
     raise ExactlyOnceError(
-        f"option stateTopic: topic {topic!r} does not exist. Create it, or set the option to an "
-        f"existing topic; nothing is written to it"
+        f"option stateTopic: topic {topic!r} does not exist"
+        + (", and the brokers do not create it" if create else "")
+        + ". Create it, or set the option to an existing topic; nothing is written to it"
     )
 
 

@@ -352,18 +352,22 @@ class Pipeline:
         """
         barrier = FlushBarrier()
         try:
-            self._barriers[id(barrier)] = barrier
-            if not self._no_dispatcher:
-                self.dispatcher.put(FlushMark(barrier))
-            else:
-                # In a separate thread: arm() takes a lock for which stages may wait.
-                spawn_later(f"{self.name}-flush", functools.partial(self.incomplete.arm, barrier))
-            self._end_lingering()
+            self.begin_flush(barrier)
             return (
                 0 if self.incomplete.wait(barrier, deadline) else self.incomplete.pending(barrier)
             )
         finally:
             self._barriers.pop(id(barrier), None)
+
+    def begin_flush(self, barrier: FlushBarrier) -> None:
+        """Send everything that was accepted before, without waiting for it."""
+        self._barriers[id(barrier)] = barrier
+        if not self._no_dispatcher:
+            self.dispatcher.put(FlushMark(barrier))
+        else:
+            # In a separate thread: arm() takes a lock for which stages may wait.
+            spawn_later(f"{self.name}-flush", functools.partial(self.incomplete.arm, barrier))
+        self._end_lingering()
 
     def transitions(self) -> Transitions:
         """Return how often the ordering machines of all partitions have taken each transition.

@@ -33,7 +33,10 @@ class LiveProducer(Protocol):
     """The parts of a producer that this module uses."""
 
     def _begin_exit(self) -> float:
-        """Stop accepting messages; return the deadline for closing (monotonic seconds)."""
+        """Stop accepting messages, and send those that linger.
+
+        Returns the deadline for closing (monotonic seconds).
+        """
 
     def _close_by(self, end: float) -> None:
         """Close by that deadline."""

@@ -11,6 +11,7 @@ import pytest
 
 from pykaproducer import TopicPartition
 from pykaproducer._exactly_once import points, records
+from pykaproducer._exactly_once.commit import BatchCommit
 from pykaproducer._exactly_once.errors import (
     ExactlyOnceError,
     PartialCommitError,
@@ -175,6 +176,15 @@ def test_a_state_topic_that_does_not_exist_is_not_created(query: MakeQuery) -> N
     made.setup = replace(made.setup, names=replace(names, state_topic=made.topic))
     made.write(0)
     assert made.visible() == rows(0)
+
+
+def test_an_empty_first_batch_creates_the_topic(query: MakeQuery) -> None:
+    made = query()
+    names = replace(made.setup.names, state_topic=f"new-{made.topic}")
+    made.setup = replace(made.setup, names=names)
+    BatchCommit(made.setup, made.key(0), made.control, is_first=True).commit([])
+    made.write(1)
+    assert made.visible() == rows(1)
 
 
 def test_places_of_markers_beyond_the_partitions() -> None:

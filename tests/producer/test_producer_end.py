@@ -295,6 +295,29 @@ def test_an_exit_is_bounded_by_exit_flush_timeout_ms(refusing: str) -> None:
     assert ended.returncode == 0
 
 
+def test_a_producer_without_a_cluster_leaves_others_their_time_at_exit(refusing: str) -> None:
+    script = f"""
+        import atexit
+        atexit.register(lambda: print(len(cluster.log("t", 0))))  # runs last
+        from pykaproducer import Producer
+        from pykaproducer.testing import ScriptedCluster
+
+        cluster = ScriptedCluster(topics={{"t": 1}}).__enter__()
+        settings = {{"linger_ms": 60_000, "exit_flush_timeout_ms": 1000}}
+        dead = [Producer(bootstrap_servers="{refusing}", **settings) for _ in range(3)]
+        for producer in (*dead[1:], cluster.producer(**settings), dead[0]):
+            producer.send("t", b"value")
+        """
+    ended = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        timeout=SOON,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert ended.stdout == "1\n"
+
+
 def test_other_threads_make_producers_while_the_process_ends() -> None:
     script = textwrap.dedent("""
         import sys, threading
