@@ -1,8 +1,8 @@
 """Java's trust stores and key stores: JKS, PKCS12 and PEM, recognized by their first bytes.
 
-A store is read each time that a TLS context is made, so a renewed store is used for the next
-producer, and no pickle of a configuration contains its keys. PKCS12 requires the package
-``cryptography``. No error text contains a password.
+A store is read each time that a TLS context is made, so new connections use a renewed store, and no
+pickle of a configuration contains its keys. PKCS12 requires the package ``cryptography``. No error
+text contains a password.
 """
 
 from __future__ import annotations

@@ -32,6 +32,15 @@ _CRL: Final = b"-----BEGIN X509 CRL-----"
 _JAVA: Final = (MAGIC, JCEKS)
 #: The versions of TLS, of which there are two.
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+#: The settings of the files that a context is made of.
+FILES: Final = (
+    "ssl_cafile",
+    "ssl_certfile",
+    "ssl_keyfile",
+    "ssl_truststore_location",
+    "ssl_keystore_location",
+    "ssl_crlfile",
+)
 #: The name of a file in OpenSSL's layout of a directory.
 _HASHED: Final = re.compile(r"[0-9a-f]{8}\.\d+\Z")
 
@@ -289,8 +298,13 @@ def _load_text(
     context: ssl.SSLContext, pem: str, names: tuple[str, str], password: str | None
 ) -> None:
     # OpenSSL's interface in Python reads certificates and keys only from files.
-    with path_of(pem.encode()) as path:
-        _Pair(path, path, names, ("", ""), password).load(context)
+    try:
+        with path_of(pem.encode()) as path:
+            _Pair(path, path, names, ("", ""), password).load(context)
+    except OSError as error:
+        raise ConfigurationError(
+            f"setting {names[0]}: the system refuses a file to load it from: {error.strerror}"
+        ) from None
 
 
 def _check_text(setting: str, text: str, what: str, *marks: bytes) -> None:

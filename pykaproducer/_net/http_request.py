@@ -175,11 +175,12 @@ class HttpRequest:
         with contextlib.ExitStack() as undo:
             undo.callback(sock.close)
             if is_secure:
+                context = self._context()
                 sock.settimeout(max(0.001, deadline - time.monotonic()))
                 try:
                     # Wrapping empties the plain socket. The handshake comes after the new one is
                     # set, so that cancel() and a fork's child find it.
-                    sock = self._context().wrap_socket(
+                    sock = context.wrap_socket(
                         sock, server_hostname=host, do_handshake_on_connect=False
                     )
                     undo.callback(sock.close)

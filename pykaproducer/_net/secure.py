@@ -5,16 +5,16 @@ from __future__ import annotations
 import contextlib
 import secrets
 import ssl
-import threading
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pykaproducer._config.key_store import AUTHORITIES, CERTIFICATES, given_of
 from pykaproducer._config.oauth_settings import OAuthSettings
-from pykaproducer._config.tls_context import TlsSettings, tls_context
+from pykaproducer._config.tls_context import FILES, TlsSettings, tls_context
 from pykaproducer._kernel import TlsStream
 from pykaproducer._machines.authentication import Authentication, Credentials
+from pykaproducer._net.renewed_context import RenewedContext
 from pykaproducer._net.tls import TlsTransport
 from pykaproducer._net.tls_errors import Peer
 from pykaproducer._net.transport import (
@@ -80,8 +80,10 @@ class SecureNetwork(Network):
         super().__init__(settings)
         self._security = settings
         self.protocol = settings.security_protocol
-        self._making = threading.Lock()
-        self._context: ssl.SSLContext | None = None
+        # Created on first use: loading the system's CAs takes a while.
+        self._context = RenewedContext(
+            lambda: tls_context(settings), (getattr(settings, name) for name in FILES)
+        )
         self._tls: weakref.WeakSet[ssl.SSLObject] = weakref.WeakSet()
         self._streams: weakref.WeakSet[TlsStream] = weakref.WeakSet()
         #: The tokens of a producer that gets them by itself.
@@ -98,7 +100,10 @@ class SecureNetwork(Network):
         settings = self._security
         if not self.protocol.endswith("SSL"):
             return super().connect(endpoint)
-        context = self._tls_context()
+        try:
+            context = self._context.current()
+        except ConfigurationError as error:  # a file has changed since it was checked
+            raise ConnectionFailed(str(error)) from error
         certificate = given_of(settings, CERTIFICATES)
         peer = Peer(
             endpoint.host,
@@ -115,22 +120,6 @@ class SecureNetwork(Network):
             undo.pop_all()  # the transport closes it from now on
         return transport
 
-    def _tls_context(self) -> ssl.SSLContext:
-        """Return the TLS context, created on first use: loading the system's CAs takes a while."""
-        with self._making:
-            if self._context is not None:
-                return self._context
-            try:
-                context = tls_context(self._security)
-            except ConfigurationError as error:  # a file has changed since it was checked
-                raise ConnectionFailed(str(error)) from error
-            # OpenSSL does not report that it could not read the system's CA certificates, for
-            # example because the process has too many open files. If there are none, load them
-            # again next time.
-            if self._security.ssl_context is not None or context.cert_store_stats()["x509_ca"]:
-                self._context = context
-            return context
-
     def close_inherited(self) -> None:
         """Close the parent's sockets in a forked child. Sends nothing to the brokers.
 
@@ -139,7 +128,7 @@ class SecureNetwork(Network):
         for stream in list(self._streams):
             stream.close()  # a signal handler may have forked in the middle of a call of OpenSSL
         super().close_inherited()
-        _inherited.extend([self._context, *self._tls])
+        _inherited.extend([self._context.context, *self._tls])
         if self.tokens is not None:
             _inherited.extend(self.tokens.inherited())
 

@@ -12,7 +12,6 @@ import json
 import math
 import os
 import re
-import ssl
 import urllib.parse
 import uuid
 from collections.abc import Callable, Mapping
@@ -28,6 +27,7 @@ from pykaproducer._config.oauth_settings import (
 )
 from pykaproducer._config.oauth_validation import endpoint_context, file_url_path, metadata_query
 from pykaproducer._net.http_request import HttpAnswer, HttpRequest, RequestFailed, shown
+from pykaproducer._net.renewed_context import RenewedContext
 from pykaproducer.errors import ConfigurationError
 
 #: RFC 6750: the characters of a token.
@@ -71,7 +71,9 @@ class TokenSource:
 
     def __init__(self, settings: OAuthSettings) -> None:
         self._settings = settings
-        self._context: ssl.SSLContext | None = None
+        self._context = RenewedContext(
+            lambda: endpoint_context(settings), (settings.sasl_oauthbearer_ca_file,)
+        )
         self._cancelled = False
         self._request: HttpRequest | None = None
         self._assertion: str | None = None  # the last one that was sent
@@ -118,7 +120,7 @@ class TokenSource:
             descriptor = sock.detach()
             if descriptor >= 0:
                 os.close(descriptor)
-        return [self._context, request, sock]
+        return [self._context.context, request, sock]
 
     # The request ---------------------------------------------------------------------------------
 
@@ -155,7 +157,7 @@ class TokenSource:
         settings = self._settings
         request = HttpRequest(
             url,
-            self._tls_context,
+            self._context.current,
             settings.sasl_login_connect_timeout_ms / 1000,
             settings.sasl_login_read_timeout_ms / 1000,
             _NAMES,
@@ -170,11 +172,6 @@ class TokenSource:
             return request.send(method, {**common, **headers}, body)
         finally:
             self._request = None
-
-    def _tls_context(self) -> ssl.SSLContext:
-        if self._context is None:
-            self._context = endpoint_context(self._settings)
-        return self._context
 
     # The answer ----------------------------------------------------------------------------------
 

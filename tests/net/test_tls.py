@@ -12,6 +12,7 @@ import shutil
 import socket
 import ssl
 import struct
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,7 @@ import pytest
 
 from pykaproducer._kernel import TlsStream, limit_next_write
 from pykaproducer._net.connection import Connection, Lost
+from pykaproducer._net.secure import SecureNetwork
 from pykaproducer._net.transport import ConnectionFailed, Endpoint, HungUp
 from pykaproducer._util.clock import Clock
 from tests.net.helper import Refusing, Settings, connect, wait
@@ -36,6 +38,13 @@ from tests.net.tls_server import (
 )
 
 pytest.importorskip("trustme")
+
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    load_pem_private_key,
+    pkcs12,
+)
 
 from pykaproducer.testing._certificates import CertificateAuthority
 
@@ -328,6 +337,128 @@ def test_a_context_of_the_user_s_own(demanding: Server, files: Files) -> None:
     ) as transport:
         send_all(transport, b"hello")
         assert receive(transport, 5) == b"hello"
+
+
+# Renewed files ----------------------------------------------------------------------------------
+
+
+def renew(directory: Path, how: str, **contents: str | bytes) -> None:
+    """Replace files, each at once, or all at once as Kubernetes does it in a mounted volume."""
+    fresh = Path(tempfile.mkdtemp(prefix="..", dir=directory))
+    for name, content in contents.items():
+        (fresh / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+        if how == "one by one":
+            (fresh / name).replace(directory / name)
+        elif not (directory / name).is_symlink():
+            (directory / name).symlink_to(Path("..data", name))
+    if how == "Kubernetes":
+        (directory / "..data_tmp").symlink_to(fresh.name)
+        (directory / "..data_tmp").replace(directory / "..data")
+
+
+@pytest.fixture
+def asking(certificate: str, files: Files, version: ssl.TLSVersion) -> Iterator[Server]:
+    """A server that sends to each client the name in its certificate."""
+    context = server_context(certificate, files.ca)
+    context.maximum_version = version
+
+    def name(connection: Any) -> None:
+        subject = dict(pair for (pair,) in connection.getpeercert()["subject"])
+        connection.sendall(subject["commonName"].encode())
+
+    with Server(context, name) as server:
+        yield server
+
+
+def answer(made: SecureNetwork, server: Server, size: int) -> str:
+    with contextlib.closing(connect(made, server.endpoint())) as transport:
+        return receive(transport, size).decode()
+
+
+def store(key: str | None, *certificates: str) -> bytes:
+    """Return a key store, or without a key a trust store, of the type PKCS12."""
+    first, *others = (x509.load_pem_x509_certificate(each.encode()) for each in certificates)
+    return pkcs12.serialize_key_and_certificates(
+        b"me",
+        None if key is None else load_pem_private_key(key.encode(), None),  # type: ignore[arg-type]
+        None if key is None else first,
+        others if key is not None else [first],
+        BestAvailableEncryption(PASSWORD.encode()),
+    )
+
+
+@pytest.mark.parametrize("how", ["one by one", "Kubernetes"])
+@pytest.mark.parametrize("kind", ["certfile", "certfile and keyfile", "keystore"])
+def test_a_renewed_client_certificate(
+    asking: Server, files: Files, tmp_path: Path, how: str, kind: str
+) -> None:
+    def put(name: str) -> None:
+        made = files.authority.issue(name)
+        if kind == "keystore":
+            renew(tmp_path, how, me=store(made.key, made.certificate))
+        else:
+            renew(tmp_path, how, me=made.certificate + made.key, key=made.key)
+
+    put("first")
+    me = str(tmp_path / "me")
+    settings = {
+        "certfile": {"ssl_certfile": me},
+        "certfile and keyfile": {"ssl_certfile": me, "ssl_keyfile": str(tmp_path / "key")},
+        "keystore": {"ssl_keystore_location": me, "ssl_keystore_password": PASSWORD},
+    }
+    made = network(ssl_cafile=files.ca, **settings[kind])
+    assert [answer(made, asking, 5) for _ in range(2)] == ["first", "first"]
+    put("other")
+    assert answer(made, asking, 5) == "other"
+
+
+@pytest.mark.parametrize("how", ["one by one", "Kubernetes"])
+@pytest.mark.parametrize("setting", ["ssl_cafile", "ssl_truststore_location", "ssl_crlfile"])
+def test_renewed_authorities_and_revocations(
+    files: Files, tmp_path: Path, how: str, setting: str
+) -> None:
+    mine, stranger = files.authority, CertificateAuthority("a stranger")
+    issued = mine.issue("server", ["localhost"])
+    contents: dict[str, list[str | bytes]] = {
+        "ssl_cafile": [stranger.certificate, stranger.certificate + mine.certificate],
+        "ssl_truststore_location": [store(None, each.certificate) for each in (stranger, mine)],
+        "ssl_crlfile": [mine.revocation_list([issued.serial]), mine.revocation_list([])],
+    }
+    first, second = contents[setting]
+    renew(tmp_path, how, file=first)
+    settings = {"ssl_cafile": files.ca, setting: str(tmp_path / "file")}
+    if setting == "ssl_truststore_location":
+        settings = {setting: settings[setting], "ssl_truststore_password": PASSWORD}
+    with Server(server_context(files.put("it.pem", issued.certificate + issued.key)), echo) as it:
+        made = network(**settings)
+        with pytest.raises(ConnectionFailed, match=r"unknown CA|revoked"):
+            connect(made, it.endpoint())
+        renew(tmp_path, how, file=second)
+        connect(made, it.endpoint()).close()
+
+
+def test_renewed_files_that_cannot_be_used(
+    asking: Server, files: Files, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, other = (files.authority.issue(name) for name in ("first", "other"))
+    me, key = tmp_path / "me", tmp_path / "key"
+    renew(tmp_path, "one by one", me=first.certificate, key=first.key)
+    made = network(ssl_cafile=files.ca, ssl_certfile=str(me), ssl_keyfile=str(key))
+    assert answer(made, asking, 5) == "first"
+    # A file is missing for a moment, which is no change.
+    me.unlink()
+    assert answer(made, asking, 5) == "first"
+    assert not caplog.records
+    # The certificate is half written, then complete without its key: one warning for each.
+    for content in (other.certificate[:-40], other.certificate):
+        me.write_text(content)
+        assert [answer(made, asking, 5) for _ in range(2)] == ["first", "first"]
+    half, pair = (record.getMessage() for record in caplog.records)
+    assert half.startswith(f"setting ssl_certfile: {str(me)!r} is malformed")
+    assert pair.startswith(f"setting ssl_keyfile: the key in {str(key)!r} does not belong to")
+    assert pair.endswith("; until then, connections use the previous contents")
+    key.write_text(other.key + "\n")
+    assert answer(made, asking, 5) == "other"
 
 
 # Servers without TLS ----------------------------------------------------------------------------

@@ -497,6 +497,14 @@ def test_an_endpoint_with_tls(tmp_path: Path) -> None:
     with TokenServer({"me": SECRET}, tls=files.issued("server", "127.0.0.1")) as server:
         fetch(basic(server.url, sasl_oauthbearer_ca_file=files.ca))
         fetch(basic(server.url, sasl_oauthbearer_ca_pem=pem))
+        authorities = tmp_path / "authorities.pem"
+        authorities.write_text(CertificateAuthority("a stranger").certificate)
+        source = basic(server.url, sasl_oauthbearer_ca_file=authorities)
+        assert failure(source).startswith("its certificate is not accepted: ")
+        authorities.write_text(pem + "renewed")
+        fetch(source)
+        authorities.unlink()
+        fetch(source)
         text = failure(basic(server.url))
         assert text.startswith("its certificate is not accepted: ")
         assert text.endswith("(trusted authorities: sasl_oauthbearer_ca_file)")

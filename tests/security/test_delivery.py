@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import ssl
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from kafka.errors import ClusterAuthorizationFailedError, TopicAuthorizationFail
 
 from pykaproducer import Delivery, KafkaProducer, Producer, confluent
 from pykaproducer.testing import KafkaCluster, UnsecuredTokens
+from pykaproducer.testing._certificates import CertificateAuthority
 from tests._support import programs
 from tests._support.logs import told_by_log
 from tests.cluster.faults import down
@@ -67,6 +70,22 @@ def test_a_context_of_ones_own(secured: KafkaCluster, secured_topic: str) -> Non
     context = ssl.create_default_context(cafile=mine.pop("ssl_cafile"))
     with Producer(**mine, ssl_context=context) as producer:
         producer.send(secured_topic, b"there").result(SOON)
+
+
+def test_files_are_corrected_while_the_producer_runs(
+    secured: KafkaCluster, secured_topic: str, tmp_path: Path
+) -> None:
+    mine = secured.settings(listener=On.TLS)
+    authorities = tmp_path / "ca.pem"
+    authorities.write_text(CertificateAuthority("a stranger").certificate)
+    with (
+        told_by_log("signed by an unknown CA") as told,
+        Producer(**mine | {"ssl_cafile": authorities}) as producer,
+    ):
+        delivery = producer.send(secured_topic, b"there")
+        assert told.wait(SOON)
+        shutil.copy(mine["ssl_cafile"], authorities)
+        delivery.result(SOON)
 
 
 def test_another_host_may_be_allowed(secured: KafkaCluster, secured_topic: str) -> None:
