@@ -19,6 +19,7 @@ from pykaproducer._net.transport import (
     HandshakeFailed,
     Network,
     Transport,
+    is_shortage,
 )
 from pykaproducer._util.clock import Clock
 from pykaproducer._util.guarded_log import GuardedLogger
@@ -58,6 +59,9 @@ class Approach:
         # Of the address that was used last. Only its family is remembered: a name may have several
         # addresses so that clients use all of them.
         self._family: int | None = None
+        self._reached: tuple[str, int] | None = None  # the host of that address
+        self._known = {host for host, _ in config.bootstrap_servers}
+        self._is_direct = config.proxy_url is None
         self._name = ""
         self._host = ("", 0)
         self._endpoints: list[Endpoint] = []
@@ -93,6 +97,17 @@ class Approach:
             self._timeouts.succeeded(self._host)
         else:
             self._timeouts.failed(self._host)
+
+    def doubts(self, failure: BaseException | str) -> bool:
+        """Return whether the host may be unreachable from here, rather than down.
+
+        It is not in the user's ``bootstrap_servers``, and was not reached before *failure*.
+        """
+        if self._host[0] in self._known or self._host == self._reached:
+            return False
+        if not isinstance(failure, ConnectionFailed) or isinstance(failure, HandshakeFailed):
+            return False
+        return self._is_direct and not is_shortage(failure)
 
     @property
     def deadline(self) -> float:
@@ -174,6 +189,7 @@ class Approach:
         endpoint = self._endpoints[attempt.index]
         log.debug("%s: connected to %s", self._name, endpoint)
         self._family = endpoint.family
+        self._reached = self._host
         self._attempts.clear()  # the caller owns it now
         self._race = None
         return transport

@@ -445,6 +445,8 @@ class Connection:
         if self._session.state in (SessionState.CONNECTING, SessionState.NEGOTIATING):
             self._approach.ended(well=False)
         reason = why_lost(failure, self._session, self._network.protocol, self._heard)
+        if self._session.state is SessionState.CONNECTING and self._approach.doubts(failure):
+            reason += "; the cluster advertises this address (advertised.listeners of the broker)"
         self._events.append(self._end(reason))
         self._forget_requests()
 

@@ -28,9 +28,6 @@ T = TypeVar("T")
 class OneRequestSettings(ConnectionSettings, SecureNetworkSettings, Protocol):
     """The configuration settings for one request."""
 
-    @property
-    def bootstrap_servers(self) -> tuple[tuple[str, int], ...]: ...
-
 
 class OneRequest(Generic[T]):
     """A request that is sent to servers in turn until one answers it.

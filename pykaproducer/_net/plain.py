@@ -30,7 +30,7 @@ class ConnectionFailed(Exception):
 
 
 class HandshakeFailed(ConnectionFailed):
-    """TCP connected, and what follows failed: the proxy's handshake, or that of TLS."""
+    """The handshake of a proxy or of TLS failed, or its settings cannot be used."""
 
 
 class HungUp(ConnectionFailed):

@@ -18,8 +18,8 @@ from pykaproducer._net.renewed_context import RenewedContext
 from pykaproducer._net.tls import TlsTransport
 from pykaproducer._net.tls_errors import Peer
 from pykaproducer._net.transport import (
-    ConnectionFailed,
     Endpoint,
+    HandshakeFailed,
     Network,
     SocketSettings,
     Transport,
@@ -103,7 +103,7 @@ class SecureNetwork(Network):
         try:
             context = self._context.current()
         except ConfigurationError as error:  # a file has changed since it was checked
-            raise ConnectionFailed(str(error)) from error
+            raise HandshakeFailed(str(error)) from error
         certificate = given_of(settings, CERTIFICATES)
         peer = Peer(
             endpoint.host,

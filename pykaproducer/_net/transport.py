@@ -93,6 +93,9 @@ class ConnectionSettings(SocketSettings, Protocol):
     """The configuration settings of a connection."""
 
     @property
+    def bootstrap_servers(self) -> Sequence[tuple[str, int]]: ...
+
+    @property
     def client_id(self) -> str | None: ...
 
     @property

@@ -23,6 +23,7 @@ E = TypeVar("E")
 class Settings:
     """The part of the configuration that a connection reads."""
 
+    bootstrap_servers: Sequence[tuple[str, int]] = (("broker-0.scripted", 9092),)
     client_id: str | None = "tester"
     request_timeout_ms: int = 30_000
     receive_message_max_bytes: int = 1_000_000

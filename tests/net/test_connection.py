@@ -379,12 +379,18 @@ def test_a_broker_that_ends_takes_an_idle_connection_with_it(
     assert talk.until(Lost) == Lost("the broker closed the connection", [], [])
 
 
-def test_a_stopped_broker_refuses(cluster: ScriptedCluster, talk: Talk) -> None:
-    cluster.stop(0)
-    talk.connection.open()
-    assert talk.until(Lost).reason == "connection refused: nothing listens there"
-    cluster.start(0)
-    talk.open()
+def test_a_stopped_broker_refuses(cluster: ScriptedCluster) -> None:
+    refused = "connection refused: nothing listens there"
+    hint = "; the cluster advertises this address (advertised.listeners of the broker)"
+    with Talk(cluster.network, settings=Settings(bootstrap_servers=[])) as talk:
+        for expected in (refused + hint, refused):
+            cluster.stop(0)
+            if expected == refused:
+                talk.until(Lost)
+            talk.connection.open()
+            assert talk.until(Lost).reason == expected
+            cluster.start(0)
+            talk.open()  # from here on it is known that the address is right
 
 
 class Directory(Network):

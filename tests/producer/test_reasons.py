@@ -6,6 +6,7 @@ import gc
 import time
 import weakref
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,9 @@ from pykaproducer import (
     OutcomeTimeoutError,
     Producer,
 )
+from pykaproducer.testing import ScriptedCluster
 from tests._support.logs import told_by_log
+from tests.pipeline.helper import Amend
 from tests.producer.test_producer import SOON
 
 REFUSED = "connection refused: nothing listens there"
@@ -45,6 +48,25 @@ def test_a_timeout_says_why_the_message_waits(
     assert text.startswith("topic 'events': no outcome within 0")
     assert f" s: no connection to {refusing}: {REFUSED}" in text
     assert text.endswith("; the message is still being sent, until delivery_timeout_ms ends it")
+
+
+def test_the_cluster_advertises_a_name_that_is_unknown_here() -> None:
+    def rename(answer: Any) -> None:
+        answer.brokers[0].host = "kafka.invalid"
+
+    reason = "kafka.invalid:9092: the host name 'kafka.invalid' cannot be resolved"
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        cluster.producer() as producer,
+        told_by_log(reason) as told,
+    ):
+        cluster.always("metadata", Amend(rename))
+        producer.send("t", b"value")
+        assert told.wait(SOON)
+        error = producer.send("t", b"value", delivery_timeout_ms=50).exception(SOON)
+        producer.close(0)
+    assert reason in str(error)
+    assert "; the cluster advertises this address (advertised.listeners" in str(error)
 
 
 @pytest.mark.parametrize(
