@@ -120,11 +120,13 @@ def _template(settings: AssertionSettings) -> Mapping[str, Any]:
     path = settings.sasl_oauthbearer_assertion_template_file
     if path is None:
         return {}
+    content, parts = read_file(_TEMPLATE, path, _LARGEST), ("header", "payload")
     try:
-        found = json.loads(read_file(_TEMPLATE, path, _LARGEST))
-    except (ValueError, RecursionError):
-        raise ConfigurationError(f"setting {_TEMPLATE}: {path!r} is not JSON") from None
-    parts = ("header", "payload")
+        found = json.loads(content)
+    except (ValueError, RecursionError):  # with the contents, which may be a key by mistake
+        found = content
+    if found is content:
+        raise ConfigurationError(f"setting {_TEMPLATE}: {path!r} is not JSON")
     if not isinstance(found, dict) or not set(found) <= set(parts):
         raise ConfigurationError(
             f"setting {_TEMPLATE}: {path!r} must be an object with header and payload only"

@@ -56,17 +56,19 @@ def read_file(setting: str, path: str, limit: int | None = None) -> bytes:
     Raises:
         ConfigurationError: it cannot be read, or is larger.
     """
+    # A text this long is rather the contents, which may be secret, than a path.
+    given = repr(path) if len(path) <= _LONGEST else f"a path of {len(path)} characters"
     try:
         with open(path, "rb") as file:
             content = file.read(-1 if limit is None else limit + 1)
     except (OSError, ValueError) as error:
-        text = error.strerror if isinstance(error, OSError) else str(error)
-        # A text this long is rather the contents, which may be secret, than a path.
-        given = repr(path) if len(path) <= _LONGEST else f"a path of {len(path)} characters"
-        raise ConfigurationError(f"setting {setting}: {given} cannot be read: {text}") from None
-    if limit is not None and len(content) > limit:
-        raise ConfigurationError(f"setting {setting}: {path!r} is larger than {limit} bytes")
-    return content
+        why = f"cannot be read: {error.strerror if isinstance(error, OSError) else error}"
+    else:
+        if limit is None or len(content) <= limit:
+            return content
+        why = f"is larger than {limit} bytes"
+    # Not while that error is handled, because it contains the path, and would be kept.
+    raise ConfigurationError(f"setting {setting}: {given} {why}")
 
 
 def is_pem(setting: str, path: str, kind: str | None) -> bool:

@@ -51,12 +51,12 @@ _EXTENSION: Final = re.compile(r"[A-Za-z]+=[\x21-\x2b\x2d-\x7e][\x20-\x2b\x2d-\x
 
 def _parse_url(value: Any) -> str:
     if not isinstance(value, str):
-        raise TypeError
+        raise SecretInValueError(f"a URL is a string, not {type(value).__name__}")
     try:
         parts = urllib.parse.urlsplit(value)
         port = parts.port
-    except ValueError:
-        raise WrongValueError("it is not a URL") from None
+    except ValueError:  # what is not a port may be a password without its host
+        raise SecretInValueError("its host or port is malformed") from None
     if parts.username is not None:
         raise SecretInValueError("it contains a user name; use sasl_oauthbearer_client_id")
     if parts.scheme == "file" and parts.path.startswith("/") and not parts.netloc:
@@ -83,17 +83,19 @@ def _parse_extensions(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError
     found = [each.strip() for each in value.split(",")]
-    for each in found:
-        if not _EXTENSION.fullmatch(each) or each.startswith("auth="):
-            raise ValueError
+    if any(each.startswith("auth=") for each in found):
+        raise WrongValueError("the extension auth is the token itself, which SASL adds")
+    if not all(map(_EXTENSION.fullmatch, found)):
+        raise ValueError
     return ",".join(found)
 
 
 def _without_query(value: Any) -> Any:
-    """Return a URL without its query, which may have a key; anything else as it is."""
-    if not isinstance(value, str) or "?" not in value:
+    """Return a URL without the text before an @, and without its query, which may have a key."""
+    if not isinstance(value, str):
         return value
-    return f"{value.partition('?')[0]}?..."
+    without = re.sub(r"([?#]).*", r"\1...", value, flags=re.DOTALL)
+    return re.sub(r".*@", "...@", without, flags=re.DOTALL)
 
 
 _URL = optional(
@@ -105,7 +107,9 @@ _URL = optional(
     )
 )
 _GRANT = optional(Kind(f"{CLIENT_CREDENTIALS!r} or {JWT_BEARER!r}", _parse_grant, str))
-_EXTENSIONS = optional(Kind("'name=value,name=value' or a dict", _parse_extensions, str))
+_EXTENSIONS = optional(
+    Kind("'name=value,name=value' or a dict", _parse_extensions, str, hides=True)
+)
 _METHODS = ("default", "oidc")
 
 

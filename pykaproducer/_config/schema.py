@@ -48,6 +48,8 @@ class Kind:
     choices: tuple[str, ...] = ()
     #: Whether it is the path of a file.
     is_path: bool = False
+    #: Whether an invalid value is never shown, because it may be a secret.
+    hides: bool = False
     #: Returns a value without a part that must not appear in a log, an error or a repr.
     without_secrets: Callable[[Any], Any] = lambda value: value
 
@@ -93,7 +95,9 @@ class Setting:
                 return self.kind.parse(_whole(value) * self.scaled[given_as])
             return self.kind.parse(value)
         except (TypeError, ValueError) as error:
-            raise self.wrong(value, given_as, error) from None
+            wrong = self.wrong(value, given_as, error)
+        # Not while that error is handled, because it may contain a secret, and would be kept.
+        raise wrong
 
     def read(self, text: str, given_as: str = "") -> Any:
         """Convert the string *text*, given on a command line or under a dotted name."""
@@ -106,8 +110,10 @@ class Setting:
             # Trailing whitespace in a password is significant.
             value = self.kind.read(text if self.secret else text.strip())
         except ValueError as error:
-            raise self.wrong(text, given_as, error) from None
-        return self.parse(value, given_as)
+            wrong = self.wrong(text, given_as, error)
+        else:
+            return self.parse(value, given_as)
+        raise wrong
 
     def shown(self, value: object) -> str:
         """Return a shortened repr of *value*, without secrets, for an error message."""
@@ -115,7 +121,7 @@ class Setting:
 
     def wrong(self, value: object, given_as: str, error: Exception) -> ConfigurationError:
         """Return the error that names the setting, the given value and the allowed values."""
-        hidden = self.secret or isinstance(error, SecretInValueError)
+        hidden = self.secret or self.kind.hides or isinstance(error, SecretInValueError)
         given = "a value that is not shown" if hidden else self.shown(value)
         may_tell = isinstance(error, WrongValueError) and not self.secret
         # The text of this one never quotes the value.
@@ -315,6 +321,11 @@ def _parse_interceptors(value: Any) -> tuple[Any, ...]:
 
 
 def _parse_servers(value: Any) -> tuple[Host, ...]:
+    if any(mark in str(value) for mark in "@?"):  # an error would show all of it
+        raise SecretInValueError(
+            "an address has the form host:port; use sasl_plain_username and sasl_plain_password "
+            "for a user name and password"
+        )
     if isinstance(value, str):
         value = [one for one in value.split(",") if one.strip()]
     servers = tuple(dict.fromkeys(_server(one) for one in value))
@@ -331,11 +342,6 @@ def _server(one: Any) -> Host:
         raise SecretInValueError(f"an address is a string, not {type(one).__name__}")
     else:
         text = parse_text(one).strip()
-        if "@" in text or "?" in text:
-            raise SecretInValueError(
-                "an address has the form host:port; use sasl_plain_username and "
-                "sasl_plain_password for a user name and password"
-            )
         protocol, _, text = text.rpartition("://")
         if protocol.lower() in ("http", "https"):
             raise WrongValueError(f"{one!r} is a web address; give host:port of a broker")

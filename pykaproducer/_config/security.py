@@ -277,8 +277,9 @@ class SecuritySettings(OAuthSettings):
 
     def fill_in(self, name: str, value: Any, given_as: str) -> None:
         """Set *name* to *value*, which the setting *given_as* implies."""
-        default = self.__dataclass_fields__[name].default
-        if getattr(self, name) not in (default, value):
+        field = self.__dataclass_fields__[name]
+        value = field.metadata["setting"].parse(value, name)
+        if getattr(self, name) not in (field.default, value):
             raise ConfigurationError(
                 f"settings {given_as} and {name} have conflicting values; remove one of them"
             )

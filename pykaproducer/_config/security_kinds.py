@@ -54,7 +54,9 @@ def path(instead: str) -> Kind:
 
     def parse(value: Any) -> str:
         given = os.fspath(value)
-        if not isinstance(given, str) or not given:
+        if not isinstance(given, str):
+            raise SecretInValueError("a path is a string, not bytes")
+        if not given:
             raise TypeError
         what = _contents(given)
         if what:
@@ -103,4 +105,4 @@ TLS_VERSIONS: Final = optional(
     Kind("'TLSv1.2', 'TLSv1.3' or 'TLSv1.2,TLSv1.3'", _parse_versions, str)
 )
 #: Certificates or a key in PEM format, as text.
-PEM: Final = optional(Kind("text in PEM format", _parse_pem, str))
+PEM: Final = optional(Kind("text in PEM format", _parse_pem, str, hides=True))

@@ -109,11 +109,13 @@ class HttpRequest:
         try:
             return self._send(method, headers, body)
         except http.client.IncompleteRead:
-            raise RequestFailed("the answer is incomplete") from None
+            reason = "the answer is incomplete"
         except http.client.HTTPException:
-            raise RequestFailed("the answer is not HTTP; is the URL right?") from None
+            reason = "the answer is not HTTP; is the URL right?"
         finally:
             self.socket = None
+        # Not while that error is handled, because it may contain a part of a token.
+        raise RequestFailed(reason)
 
     def cancel(self) -> None:
         """Make :meth:`send`, in another thread, fail soon; it cannot be called again.

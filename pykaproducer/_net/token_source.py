@@ -99,10 +99,13 @@ class TokenSource:
                 headers, form = self._form(now)
                 answer = self._ask(url, "POST", headers, urllib.parse.urlencode(form).encode())
         except (ConfigurationError, RequestFailed) as error:
-            raise NoToken(str(error)) from None
-        except ValueError:  # UnicodeError is one; its text may contain a secret
-            raise NoToken("a setting contains characters that HTTP does not allow") from None
-        return self._parse(answer, now)
+            reason = str(error)
+        except ValueError:  # UnicodeError is one
+            reason = "a setting contains characters that HTTP does not allow"
+        else:
+            return self._parse(answer, now)
+        # Not while that error is handled, because it may contain a secret, and would be kept.
+        raise NoToken(reason)
 
     def cancel(self) -> None:
         """Make :meth:`fetch`, in another thread, fail soon, now and from now on."""

@@ -274,7 +274,8 @@ def _content(name: str, path: str) -> str:
             return file.read(_LONGEST_VALUE).removesuffix("\n").removesuffix("\r")
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else "the file is not valid UTF-8"
-        raise UserError(f"-X {name}@{path}: {why}") from None
+    # Not while that error is handled, because it may contain the value, and would be kept.
+    raise UserError(f"-X {name}@{path}: {why}")
 
 
 def _is_text(given: str) -> bool:

@@ -40,6 +40,7 @@ def test_the_urls_of_proxies(url: str, proxy: Proxy) -> None:
         (f"user:{SECRET}@proxy:1080", "it has no scheme"),
         (f"https://user:{SECRET}@proxy", "the scheme https:// is not supported; choose one of"),
         (f"socks4://user:{SECRET}@proxy", "the scheme socks4:// is not supported"),
+        (f"http://user:{SECRET}", "its host or port is malformed"),
         (f"http://user:{SECRET}@proxy:x", "its host or port is malformed"),
         (f"http://user:{SECRET}@[::1", "its host or port is malformed"),
         (f"http://user:{SECRET}@proxy:99999", "its host or port is malformed"),

@@ -21,6 +21,7 @@ from pykaproducer._net.networks import network_for
 from pykaproducer._net.transport import ConnectionFailed, Endpoint
 from pykaproducer.config import Config, read_settings
 from pykaproducer.errors import ConfigurationError
+from tests._support.keys import ec_key, pem_of
 from tests.net.tls_server import Files
 
 pytest.importorskip("trustme")
@@ -185,6 +186,47 @@ def test_a_key_of_another_certificate(files: Files) -> None:
     one, other = files.issued("one"), files.issued("other")
     text = tls(ssl_certfile=one, ssl_keyfile=other)
     assert text.startswith(f"setting ssl_keyfile: the key in {other!r} does not belong")
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "why"),
+    [
+        ("sasl_plain_password", SECRET + "\ud800", ""),
+        ("ssl_ca_pem", SECRET, "it contains no '-----BEGIN ...-----'"),
+        ("ssl_ca_pem", SECRET.encode(), ""),
+        ("ssl_key_pem", f"-----BEGIN PRIVATE KEY-----\n{SECRET}\ud800", ""),
+        ("ssl_keyfile", SECRET.encode(), "a path is a string, not bytes"),
+        ("sasl_oauthbearer_extensions", f"auth={SECRET}", "the extension auth is the token itself"),
+        ("sasl_oauthbearer_extensions", {"auth": SECRET}, "the extension auth is the token itself"),
+        ("sasl_oauthbearer_extensions", SECRET, ""),
+        ("sasl_oauthbearer_token_endpoint_url", f"https://me:{SECRET}", "its host or port"),
+        ("sasl_oauthbearer_token_endpoint_url", f"https://h:{SECRET}@h:x", "its host or port"),
+        ("bootstrap_servers", [("host", 1), (f"me:{SECRET}@host", 1)], "an address has the form"),
+        ("bootstrap_servers", ["", f"me:{SECRET}@host:1"], "an address has the form"),
+    ],
+)
+def test_values_that_may_be_secrets_are_not_shown(setting: str, value: Any, why: str) -> None:
+    text = refusal(**{setting: value})
+    shown = f"setting {setting}: a value that is not shown was given{f' ({why}' if why else ''}"
+    assert text.startswith(shown)
+
+
+def test_secrets_in_the_place_of_paths(tmp_path: Path) -> None:
+    assert "a path of 700 characters cannot be read" in tls(ssl_cafile=SECRET * 100)
+    template = tmp_path / "template.json"
+    template.write_text(SECRET)
+    key = tmp_path / "key.pem"
+    key.write_bytes(pem_of(ec_key()))
+    text = refusal(
+        security_protocol="SASL_SSL",
+        sasl_mechanism="OAUTHBEARER",
+        sasl_oauthbearer_token_endpoint_url="https://localhost/token",
+        sasl_oauthbearer_client_id="me",
+        sasl_oauthbearer_assertion_algorithm="ES256",
+        sasl_oauthbearer_assertion_private_key_file=key,
+        sasl_oauthbearer_assertion_template_file=template,
+    )
+    assert text.endswith("template.json' is not JSON")
 
 
 def test_ciphers() -> None:

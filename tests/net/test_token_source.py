@@ -62,6 +62,7 @@ def failure(source: TokenSource, *, permanent: bool = False) -> str:
     assert SECRET not in text
     assert "\n" not in text
     assert caught.value.permanent == permanent
+    assert caught.value.__context__ is None  # which may contain a part of a token
     return text
 
 
