@@ -32,6 +32,8 @@ _CRL: Final = b"-----BEGIN X509 CRL-----"
 _JAVA: Final = (MAGIC, JCEKS)
 #: The versions of TLS, of which there are two.
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+#: OpenSSL's reasons for a key of another certificate: of the same kind, or of another (RSA, EC).
+_OTHER_KEY: Final = ("KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH", "NO_CERTIFICATE_ASSIGNED")
 #: The settings of the files that a context is made of.
 FILES: Final = (
     "ssl_cafile",
@@ -252,7 +254,7 @@ class _Pair(NamedTuple):
             return ConfigurationError(
                 f"setting ssl_password: it does not decrypt the key{key_where} ({name})"
             )
-        if isinstance(error, ssl.SSLError) and error.reason == "KEY_VALUES_MISMATCH":
+        if isinstance(error, ssl.SSLError) and error.reason in _OTHER_KEY:
             return ConfigurationError(
                 f"setting {name}: the key{key_where} does not belong to the certificate{where} "
                 f"({self.names[0]})"

@@ -259,10 +259,12 @@ def _made(text: str, expires_in: object, now: float) -> Token:
     if lifetime is None:
         expires = _expiry(text)
         lifetime = _UNKNOWN_LIFETIME if expires is None else expires - now
+        why = "is the clock of this machine right?"
+    else:
+        why = f"expires_in is {lifetime:g}"
     if lifetime <= 0:
-        raise NoToken(
-            f"the token has expired {-lifetime:.0f} s ago; is the clock of this machine right?"
-        )
+        when = f"has expired {-lifetime:.0f} s ago" if lifetime <= -0.5 else "expires at once"
+        raise NoToken(f"the token {when}; {why}")
     return Token(text, min(lifetime, _LONGEST_LIFETIME))
 
 

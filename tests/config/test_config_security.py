@@ -21,7 +21,7 @@ from pykaproducer._net.networks import network_for
 from pykaproducer._net.transport import ConnectionFailed, Endpoint
 from pykaproducer.config import Config, read_settings
 from pykaproducer.errors import ConfigurationError
-from tests._support.keys import ec_key, pem_of
+from tests._support.keys import ec_key, pem_of, rsa_key
 from tests.net.tls_server import Files
 
 pytest.importorskip("trustme")
@@ -186,6 +186,9 @@ def test_a_key_of_another_certificate(files: Files) -> None:
     one, other = files.issued("one"), files.issued("other")
     text = tls(ssl_certfile=one, ssl_keyfile=other)
     assert text.startswith(f"setting ssl_keyfile: the key in {other!r} does not belong")
+    kind = files.put("rsa.pem", pem_of(rsa_key()).decode())  # the certificate's is EC
+    text = tls(ssl_certfile=one, ssl_keyfile=kind)
+    assert text.startswith(f"setting ssl_keyfile: the key in {kind!r} does not belong")
 
 
 @pytest.mark.parametrize(

@@ -246,7 +246,12 @@ def test_the_service_of_azure_is_the_default() -> None:
         (TokenReply.of(200, access_token="a\1b=c"), "characters that no token may have", False),
         (
             TokenReply.of(200, access_token="t", expires_in=-5),
-            "the token has expired 5 s ago",
+            "the token has expired 5 s ago; expires_in is -5",
+            False,
+        ),
+        (
+            TokenReply.of(200, access_token="t", expires_in=0),
+            "the token expires at once; expires_in is 0",
             False,
         ),
         (TokenReply(200, b"x" * (LARGEST + 1)), f"the answer has more than {LARGEST} bytes", False),
