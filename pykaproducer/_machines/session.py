@@ -56,6 +56,13 @@ _REAUTH_MARGIN: Final = 1.0
 _REAUTH_LEAST: Final = 1.1
 
 
+#: Connections that are lost without an answer before an older version of ApiVersions is tried.
+_FAILURES: Final = 2
+#: How long after the success of an older version the newest one is tried again (seconds).
+_RETURN: Final = 600.0
+_NONE_FAILED: Final = (0, math.inf)
+
+
 class SessionState(enum.Enum):
     """The state of a connection."""
 
@@ -175,7 +182,8 @@ class Session:
     """The protocol state of a single connection.
 
     *authenticator* makes an authentication; None: SASL is not used. *random* (0 to 1) determines
-    when to authenticate again, within the last part of the lifetime.
+    when to authenticate again, within the last part of the lifetime. *ladder*: the versions of
+    ApiVersions to try, see :class:`VersionLadders`.
     """
 
     def __init__(
@@ -183,6 +191,7 @@ class Session:
         client_id: str | None,
         authenticator: Callable[[], Authentication] | None = None,
         random: float = 0.0,
+        ladder: Sequence[int] = API_VERSIONS_LADDER,
     ) -> None:
         self.client_id = client_id
         self.state = SessionState.CLOSED
@@ -209,8 +218,10 @@ class Session:
             None
         )
         self._ranges: dict[int, tuple[int, int]] = {}
-        # The versions of ApiVersions that are still to be tried, and the last one tried.
-        self._ladder = list(API_VERSIONS_LADDER)
+        #: The versions of ApiVersions that it tries.
+        self.ladder = tuple(ladder)
+        # Those that are still to be tried, and the last one tried.
+        self._ladder = list(ladder)
         self._tried = 0
 
     def move(self, move: Move) -> None:
@@ -226,6 +237,12 @@ class Session:
         """Return the bytes to send first, after the transport was established."""
         self.move(Move.CONNECTED)
         return self._ask_for_versions()
+
+    @property
+    def tried(self) -> str:
+        """The versions of ApiVersions that were tried at this address, the last one last."""
+        versions = API_VERSIONS_LADDER[: API_VERSIONS_LADDER.index(self._tried) + 1]
+        return ", ".join(map(str, versions))
 
     def _ask_for_versions(self) -> bytes:
         version = self._tried = self._ladder.pop(0)
@@ -419,6 +436,48 @@ class Session:
         bounded = first < at_least or at_most < last
         who = "this request requires" if bounded else "this client sends"
         return f"it supports {name} requests of {theirs}, {who} {ours}"
+
+
+class VersionLadders:
+    """The versions of ApiVersions that connections try, by address of the broker.
+
+    Azure Event Hubs, for example, resets a connection that asks in a version it does not know, so
+    its answer never says which ones it knows. Therefore, after the second connection that was lost
+    without an answer, the next one begins with the next version. The losses may have had another
+    cause, so some time after a success the newest version is tried again. One more failure is then
+    sufficient.
+
+    Connections of several threads share it without a lock. At worst, a failure is not counted.
+    """
+
+    def __init__(self) -> None:
+        # Failures, and when to try the newest version again (monotonic seconds). Addresses at which
+        # nothing has failed since the newest version was answered are not in it.
+        self._failures: dict[tuple[str, int], tuple[int, float]] = {}
+
+    def versions(self, address: tuple[str, int], now: float) -> tuple[int, ...]:
+        """Return the versions that the next connection to *address* tries in turn."""
+        failures, until = self._failures.get(address, _NONE_FAILED)
+        if now >= until:
+            failures = _FAILURES - 1
+            self._failures[address] = failures, math.inf
+        return API_VERSIONS_LADDER[min(failures // _FAILURES, len(API_VERSIONS_LADDER) - 1) :]
+
+    def failed(self, address: tuple[str, int], versions: tuple[int, ...]) -> None:
+        """Record that a connection that tried *versions* was lost without an answer."""
+        # Connections that begin at the same time must not skip a version together.
+        if versions == self.versions(address, -math.inf):
+            failures, until = self._failures.get(address, _NONE_FAILED)
+            self._failures[address] = failures + 1, until
+
+    def succeeded(self, address: tuple[str, int], now: float) -> None:
+        """Record that a connection to *address* was answered."""
+        failures, until = self._failures.get(address, _NONE_FAILED)
+        if failures < _FAILURES:
+            self._failures.pop(address, None)
+        else:
+            failures -= failures % _FAILURES
+            self._failures[address] = failures, min(until, now + _RETURN)
 
 
 def _span(first: int, last: int) -> str:

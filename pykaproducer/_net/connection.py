@@ -126,13 +126,15 @@ class Connection:
         self._work(self._open)
 
     def _open(self) -> None:
+        now = self._clock.monotonic()
         self._session = Session(
             self._config.client_id,
             self._network.authenticator(self.address[0]),
             system_random.random(),
+            self._network.ladders.versions(self.address, now),
         )
         self._heard = False
-        self._timeouts = RequestTimeouts(self._clock.monotonic())
+        self._timeouts = RequestTimeouts(now)
         self._liveness = Liveness(self._config)
         self._frames = FrameReader(self._config.receive_message_max_bytes)
         self._session.move(Move.OPEN)
@@ -314,7 +316,7 @@ class Connection:
                 raise ConnectionFailed(f"the broker did not {did} a request in time")
             return
         if session.state is not SessionState.CONNECTING:
-            raise no_answer(session.state, self._network.protocol)
+            raise no_answer(session, self._network.protocol)
         if now >= self._earliest():
             raise ConnectionFailed(f"{self._approach.doing} took too long")
         self._go_on_connecting()
@@ -431,6 +433,7 @@ class Connection:
             self._heard |= isinstance(result, Answered)
             if isinstance(result, Ready):
                 self._approach.ended(well=True)
+                self._network.ladders.succeeded(self.address, now)
             try:
                 self._events.append(result)
             except MemoryError:
@@ -442,8 +445,11 @@ class Connection:
     def _lose(self, failure: BaseException | str) -> None:
         """Report that *failure* has ended this attempt."""
         self._forget_transport()  # first, because why_lost() may raise MemoryError
-        if self._session.state in (SessionState.CONNECTING, SessionState.NEGOTIATING):
+        negotiating = self._session.state is SessionState.NEGOTIATING
+        if negotiating or self._session.state is SessionState.CONNECTING:
             self._approach.ended(well=False)
+        if negotiating and isinstance(failure, ConnectionFailed) and not self._frames.partial:
+            self._network.ladders.failed(self.address, self._session.ladder)
         reason = why_lost(failure, self._session, self._network.protocol, self._heard)
         if self._session.state is SessionState.CONNECTING and self._approach.doubts(failure):
             reason += "; the cluster advertises this address (advertised.listeners of the broker)"

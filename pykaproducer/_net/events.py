@@ -43,17 +43,18 @@ Event = Ready | Checked | FullyWritten | Answered | Lost
 FAILURES = (ConnectionFailed, AuthenticationFailed, NoCommonVersion, WireError, MemoryError)
 
 
-def no_answer(state: SessionState, protocol: str) -> ConnectionFailed:
-    """Return the error for a broker that does not answer the session's own request."""
-    if state is SessionState.CHECKING:
+def no_answer(session: Session, protocol: str) -> ConnectionFailed:
+    """Return the error for a broker that does not answer the own request of *session*."""
+    if session.state is SessionState.CHECKING:
         return ConnectionFailed(
             "the connection was unused, and the broker does not answer on it any more; perhaps a "
             "firewall or load balancer has dropped it (set connections_max_idle_ms below its idle "
             "timeout)"
         )
+    to = f" ApiVersions {session.tried}" if session.state is SessionState.NEGOTIATING else ""
     return ConnectionFailed(
-        "connected, but the broker does not answer; is this a Kafka listener with the configured "
-        f"security protocol, {protocol}?"
+        f"connected, but the broker does not answer{to}; is this a Kafka listener with the "
+        f"configured security protocol, {protocol}?"
     )
 
 
@@ -86,8 +87,8 @@ def _with_likely_cause(error: HungUp, session: Session, protocol: str, heard: bo
     match session.state:
         case SessionState.NEGOTIATING:
             cause = (
-                "before any response; is this a Kafka listener with the configured security "
-                f"protocol, {protocol}?"
+                f"before any response to ApiVersions {session.tried}; is this a Kafka listener "
+                f"with the configured security protocol, {protocol}?"
             )
         case SessionState.AUTHENTICATING:
             cause = "during authentication of this client; check the broker's log"

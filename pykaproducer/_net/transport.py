@@ -8,6 +8,7 @@ from __future__ import annotations
 import codecs
 import contextlib
 import errno
+import functools
 import os
 import selectors
 import socket
@@ -18,6 +19,7 @@ from typing import NamedTuple, Protocol
 from pykaproducer._config.network import Proxy
 from pykaproducer._kernel import TlsStream
 from pykaproducer._machines.authentication import Authentication
+from pykaproducer._machines.session import VersionLadders
 from pykaproducer._net.plain import (
     CLOSED,
     PATIENCE_MS,
@@ -186,6 +188,11 @@ class Network:
     def __init__(self, settings: SocketSettings) -> None:
         self._settings = settings
         self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+
+    @functools.cached_property
+    def ladders(self) -> VersionLadders:
+        """The versions of ApiVersions that its connections try."""
+        return VersionLadders()
 
     def resolve(self, host: str, port: int) -> list[Endpoint]:
         """Return the addresses of *host*, to be tried in turn. The resolver may block."""

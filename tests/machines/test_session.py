@@ -18,6 +18,7 @@ from pykaproducer._machines.session import (
     Request,
     Session,
     SessionState,
+    VersionLadders,
 )
 from pykaproducer._wire import WireError
 from pykaproducer._wire.messages import ApiKey
@@ -99,6 +100,40 @@ def test_every_state_can_be_left_by_loss_but_the_closed_one() -> None:
 
 
 # The handshake --------------------------------------------------------------------------------
+
+
+def test_an_address_that_resets_new_versions_is_asked_with_older_ones() -> None:
+    ladders, address, other = VersionLadders(), ("a", 1), ("b", 1)
+    asked = []
+    for _ in range(5):
+        asked.append(ladders.versions(address, 0.0))
+        ladders.failed(address, asked[-1])
+    assert asked == [(4, 3, 0), (4, 3, 0), (3, 0), (3, 0), (0,)]
+    assert ladders.versions(other, 0.0) == (4, 3, 0)
+
+
+def test_connections_that_fail_together_skip_no_version() -> None:
+    ladders, address = VersionLadders(), ("a", 1)
+    for _ in range(6):
+        ladders.failed(address, (4, 3, 0))
+    assert ladders.versions(address, 0.0) == (3, 0)
+
+
+def test_the_newest_version_is_tried_again_some_time_after_a_success() -> None:
+    ladders, address = VersionLadders(), ("a", 1)
+    for _ in range(2):
+        ladders.failed(address, (4, 3, 0))
+    ladders.succeeded(address, 10.0)
+    ladders.succeeded(address, 500.0)
+    assert ladders.versions(address, 609.0) == (3, 0)
+    assert ladders.versions(address, 610.0) == (4, 3, 0)
+    ladders.failed(address, (4, 3, 0))  # one is sufficient now
+    assert ladders.versions(address, 611.0) == (3, 0)
+    ladders.succeeded(address, 611.0)
+    assert ladders.versions(address, 1211.0) == (4, 3, 0)
+    ladders.succeeded(address, 1211.0)
+    ladders.failed(address, (4, 3, 0))
+    assert ladders.versions(address, 1212.0) == (4, 3, 0)
 
 
 def test_versions_are_negotiated() -> None:

@@ -27,6 +27,7 @@ from pykaproducer.testing.scripted import (
     garbage,
     huge_length,
     negative_length,
+    proceed,
     twice,
     wrong_correlation_id,
 )
@@ -114,6 +115,34 @@ def test_a_broker_that_knows_old_versions_of_api_versions(
     ):
         talk.open()
         assert [received.version for received in cluster.received("api_versions")] == asked
+
+
+class Resets:
+    """Closes a connection that asks with a newer version of ApiVersions, as Azure Event Hubs."""
+
+    def __init__(self, newest: int) -> None:
+        self.newest = newest
+
+    def __call__(self, exchange: Exchange) -> None:
+        version = exchange.request.API_VERSION
+        (Drop() if version > self.newest else proceed)(exchange)
+
+
+@pytest.mark.parametrize(("newest", "asked"), [(3, [4, 4, 3]), (0, [4, 4, 3, 3, 0])])
+def test_a_broker_that_resets_new_versions_of_api_versions(
+    newest: int, asked: list[int], cluster: ScriptedCluster, clock: FakeClock
+) -> None:
+    cluster.always("api_versions", Resets(newest))
+    network = cluster.network
+    # The second connection knows what the first one has learnt.
+    with Talk(network, clock=clock) as talk, Talk(network, clock=clock) as other:
+        for n in range(len(asked) - 1):
+            talk.connection.open()
+            tried = ", ".join(str(version) for version in dict.fromkeys(asked[: n + 1]))
+            assert f"any response to ApiVersions {tried}; is this" in talk.until(Lost).reason
+        talk.open()
+        other.open()
+    assert [each.version for each in cluster.received("api_versions")] == [*asked, asked[-1]]
 
 
 def test_a_broker_whose_refusal_makes_no_sense(cluster: ScriptedCluster, talk: Talk) -> None:
