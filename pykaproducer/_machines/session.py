@@ -204,6 +204,8 @@ class Session:
         #: The owner's requests that were encoded and not answered, oldest first.
         self.unanswered: deque[Request] = deque()
         self._correlation_id = -1
+        # Some of them expect no answer.
+        self._one_way = False
         #: No requests are taken, because a re-authentication is due or in progress.
         self.reauth_pending = False
         #: When that is due (monotonic seconds); None: never.
@@ -368,6 +370,8 @@ class Session:
         buffers = request.encode(version, request.correlation_id)
         if request.expects_answer:
             self.unanswered.append(request)
+        else:
+            self._one_way = True
         return buffers
 
     def withdraw(self, request: Request) -> None:
@@ -405,6 +409,8 @@ class Session:
             WireError: the response is malformed or unexpected.
             AuthenticationFailed: the broker rejected the authentication.
         """
+        if self._one_way and not self.raw and self._is_unwanted(_number(frame)):
+            return None
         if self._asked is not None:
             due, handler = self._asked
             if self.raw:
@@ -421,6 +427,18 @@ class Session:
         answered = Answered(request, request.version, frame[4:])
         self.unanswered.popleft()  # not before the copy, for which there may be no memory
         return answered
+
+    def _is_unwanted(self, correlation_id: int) -> bool:
+        """Return whether it is of a request that expects no answer, but gets one all the same.
+
+        Azure Event Hubs, for example, answers Produce requests with ``acks=0``.
+        """
+        due = -1
+        if self._asked is not None:
+            due = self._asked[0]
+        elif self.unanswered:
+            due = self.unanswered[0].correlation_id
+        return correlation_id != due and 0 <= correlation_id <= self._correlation_id
 
     def _next_correlation_id(self) -> int:
         self._correlation_id = (self._correlation_id + 1) & 0x7FFF_FFFF

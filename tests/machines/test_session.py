@@ -405,3 +405,15 @@ def test_a_response_that_cannot_be_reported_is_put_back() -> None:
     session.put_back(answered)
     session.put_back(Ready({}))
     assert list(session.unanswered) == [first, second]
+
+
+def test_an_answer_to_a_request_that_expects_none_is_discarded() -> None:
+    session = ready()
+    one_way, later = request(expects_answer=False), request(ApiKey.METADATA)
+    session.encode(one_way)
+    assert session.received(frame(one_way.correlation_id, b"unwanted"), 0.0) is None
+    session.encode(later)
+    assert session.received(frame(one_way.correlation_id, b"unwanted"), 0.0) is None
+    assert isinstance(session.received(frame(later.correlation_id), 0.0), Answered)
+    with pytest.raises(WireError):
+        session.received(frame(later.correlation_id + 1), 0.0)
