@@ -189,7 +189,8 @@ class Config(SecuritySettings, NetworkSettings):
     compression_type: str | None = setting(
         None,
         COMPRESSION,
-        "Compression of batches. zstd requires the extra pykaproducer[zstd].",
+        "Compression of batches. zstd requires the extra pykaproducer[zstd] and Kafka 2.1 or "
+        "newer: messages for an older broker fail at once.",
         aliases=("compression.codec",),
     )
     compression_level: int | None = setting(

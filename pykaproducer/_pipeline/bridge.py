@@ -20,6 +20,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._kernel import CallerLink, ConnectionMetrics, ProduceRequest
 from pykaproducer._machines.coordination import TV1, TV2
 from pykaproducer._machines.session import LAST_VERSION
@@ -32,12 +33,19 @@ from pykaproducer._pipeline.worker import StageContext
 from pykaproducer._util.clock import earlier
 from pykaproducer._wire import WireError
 from pykaproducer._wire.messages import ApiKey
-from pykaproducer._wire.produce import ProduceAnswer, decode_produce, produce_head
+from pykaproducer._wire.produce import (
+    ProduceAnswer,
+    ProducedPartition,
+    decode_produce,
+    produce_head,
+)
 
 #: Maximum number of bytes that another stage's thread may seal and write inline.
 SMALL = 16 << 10
 #: From this version of Produce on, it adds its partitions to the open transaction.
 _ADDS_PARTITIONS = 12
+#: From this version of Produce on, batches may be compressed with zstd (KIP-110).
+_HAS_ZSTD = 7
 #: From this version of Produce on, a broker that throttles responds at once and the client has to
 #: wait. In earlier versions the broker itself waited (KIP-219).
 _CLIENT_WAITS = 6
@@ -213,12 +221,17 @@ class Bridge(SocketWorker[BridgeItem]):
 
     def on_ready(self) -> None:
         self._was_idle = False
+        self._version = self.versions.get(ApiKey.PRODUCE, 0)
+        if (reason := self.refuses(ApiKey.PRODUCE)) is not None:
+            # Before anything is sealed, which would count as possibly persisted.
+            self.drop(f"the broker is incompatible with this client: {reason}")
+            return
         if self._connection is not None:
             version = self._connection.attach(self.caller_link, ApiKey.PRODUCE)
             if version is not None:
                 head = produce_head(version, self._config.client_id, self._config.acks)
                 self.caller_link.use(version, head, self.connection_metrics())
-            self.lends = version is not None
+            self.lends = version is not None and not self._lacks_codec()
         waiting, self._waiting = self._waiting, []
         for request in waiting:
             self._submit(request)
@@ -411,7 +424,37 @@ class Bridge(SocketWorker[BridgeItem]):
             self.metrics.lost.add(self.clock.monotonic(), 1, len(written) + len(waiting))
             self._report(RequestsLost(written, waiting))
 
+    def _lacks_codec(self) -> bool:
+        """Return whether the broker is too old for the compression of the batches."""
+        return self._config.compression_type == "zstd" and self._version < _HAS_ZSTD
+
+    def _refusal(self, request: ProduceRequest) -> ProduceAnswer | None:
+        """Return what the broker should answer to *request*, which it does not support, or None.
+
+        A broker without zstd returns UNKNOWN, and with ``acks=0`` loses the messages silently.
+        """
+        if self._lacks_codec():
+            code = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+            why = "is older than Kafka 2.1, which zstd requires"
+        elif request.protocol == TV2 and self._version < _ADDS_PARTITIONS:
+            code = ErrorCode.UNSUPPORTED_VERSION
+            why = f"supports Produce up to version {self._version}, not {_ADDS_PARTITIONS}"
+        else:
+            return None
+        assert self._connection is not None
+        text = "the broker at {}:{} {}".format(*self._connection.address, why)
+        return ProduceAnswer(
+            0,
+            [
+                ProducedPartition(batch.topic, batch.partition, code, -1, error_message=text)
+                for batch in request.batches
+            ],
+        )
+
     def _submit(self, request: ProduceRequest) -> None:
+        if (refusal := self._refusal(request)) is not None:
+            self._report(ResponseReceived(request, refusal))
+            return
         client_id, acks = self._config.client_id, self._config.acks
         # From version 12 on, Produce adds its partitions to the transaction (KIP-890).
         at_least = _ADDS_PARTITIONS if request.protocol == TV2 else 0

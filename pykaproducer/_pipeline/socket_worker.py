@@ -85,6 +85,8 @@ class SocketWorker(Worker[Item]):
         self.ready = False
         #: The finalized features of the cluster, as of the present connection.
         self.features: dict[str, int] = {}
+        #: The newest common version of each request, as of the present connection.
+        self.versions: dict[int, int] = {}
         self._connection: Connection | None = None
         self._stop_has_come = False
         #: An exception is about to end the thread.
@@ -421,6 +423,7 @@ class SocketWorker(Worker[Item]):
             case Ready():
                 self.ready = True
                 self.features = event.features
+                self.versions = event.versions
                 self.connection_metrics().made.add(self._used(), 1)
                 self.on_ready()
             case Checked():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from kafka import errors as kafka_errors
@@ -18,7 +19,7 @@ from pykaproducer._errors.formatting import format_error_code, kafka_class
 from pykaproducer._machines.verdicts import VERDICTS, Action
 from pykaproducer.errors import BrokerRejectedError, RetriesExhaustedError
 from pykaproducer.testing import FakeClock, ScriptedCluster
-from pykaproducer.testing._messages import InitProducerIdRequest
+from pykaproducer.testing._messages import InitProducerIdRequest, ProduceRequest
 from pykaproducer.testing.scripted import Action as Fault
 from pykaproducer.testing.scripted import Drop, Omit, Refuse
 
@@ -262,6 +263,7 @@ def test_out_of_order_behind_an_older_batch_goes_again_as_it_was() -> None:
 def test_a_batch_that_is_too_large_is_split_until_it_fits(
     code: ErrorCode, idempotent: bool
 ) -> None:
+    """Also by a server that leaves the base offset of an error at 0."""
     with running(enable_idempotence=idempotent, retries=1, **batches_of(16)) as (cluster, producer):
         cluster.next("produce", *[RefuseIf(code, lambda values: len(values) > 3)] * 50)
         deliveries = send(producer, numbers(32))
