@@ -603,6 +603,8 @@ class Batcher:
     batch_size: int
     #: Maximum number of messages of a batch; the argument 0 means no limit.
     batch_messages: int
+    #: Maximum number of unanswered batches of a buffer.
+    sealed_limit: int
     #: Buffers with pending items that have not failed; changed by this class only.
     waiting: dict[Any, None]
     #: A heap of ``(time, ordinal, buffer)``: when buffers have lingered long enough.

@@ -240,8 +240,8 @@ class Config(SecuritySettings, NetworkSettings):
         5,
         integer(1, 1_000_000),
         "Maximum number of in-flight requests per broker, each with at most one batch per "
-        "partition. Without idempotence, a partition never has more than one batch in flight, to "
-        "preserve ordering.",
+        "partition. Without idempotence, or with a broker before Kafka 1.0, a partition never has "
+        "more than one batch in flight, to preserve ordering.",
         aliases=("max.in.flight",),
     )
     retry_backoff_ms: float = setting(

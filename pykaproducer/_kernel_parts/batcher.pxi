@@ -28,7 +28,7 @@ cdef class Batcher:
     cdef double linger
     cdef public Py_ssize_t batch_size
     cdef readonly int64_t batch_messages
-    cdef Py_ssize_t sealed_limit
+    cdef public Py_ssize_t sealed_limit
     # Buffers with pending items that have not failed; changed by this class only.
     cdef readonly dict waiting
     # Waiting buffers that may send a batch now; the next in turn is first.

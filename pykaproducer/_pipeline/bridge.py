@@ -55,6 +55,9 @@ _CLIENT_WAITS = 6
 class Up:
     """The connection is ready for requests."""
 
+    #: The newest version of Produce that the broker supports, of those that this client sends.
+    version: int
+
 
 @dataclass(frozen=True, slots=True)
 class Down:
@@ -143,6 +146,8 @@ class Bridge(SocketWorker[BridgeItem]):
         #: Whether callers may write requests.
         self.lends = False
         self._wanted = False
+        # Of Produce, on the present connection: see Up.
+        self._version = 0
         # The connection was closed because it was idle: requests now wait for the next one.
         self._was_idle = False
         self._waiting: list[ProduceRequest] = []
@@ -193,7 +198,7 @@ class Bridge(SocketWorker[BridgeItem]):
             return
         if isinstance(item, CheckFirst):
             if self.ready and self._connection is not None and not self._connection.check():
-                self._report(Up())
+                self._report(Up(self._version))
             return
         if isinstance(item, GiveUp):
             self.drop(item.reason)
@@ -235,10 +240,10 @@ class Bridge(SocketWorker[BridgeItem]):
         waiting, self._waiting = self._waiting, []
         for request in waiting:
             self._submit(request)
-        self._report(Up())
+        self._report(Up(self._version))
 
     def on_checked(self) -> None:
-        self._report(Up())
+        self._report(Up(self._version))
 
     def held_items(self) -> Iterable[object]:
         return [*self._under_way, *self.caller_link.requests]

