@@ -55,9 +55,12 @@ class Verdict:
     fatal: bool = False
     #: As fatal, because another producer has the transactional id.
     fenced: bool = False
+    #: The leader may return it for a batch that it has appended. Then there is an offset too.
+    after_append: bool = False
 
 
 _REFRESH_AND_RETRY = Verdict(Action.REFRESH_AND_RETRY)
+_REFRESH_AFTER_APPEND = Verdict(Action.REFRESH_AND_RETRY, after_append=True)
 _RETRY = Verdict(Action.RETRY)
 _FAILED = Verdict(Action.FAILED)
 _NOT_AUTHORIZED = Verdict(Action.FAILED, not_authorized=True)
@@ -67,9 +70,9 @@ VERDICTS: dict[int, Verdict] = {
     # An earlier attempt was appended.
     ErrorCode.DUPLICATE_SEQUENCE_NUMBER: Verdict(Action.DELIVERED),
     # The leader has moved, or this broker is not (yet, or no longer) aware that it is the leader.
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: _REFRESH_AND_RETRY,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: _REFRESH_AFTER_APPEND,
     ErrorCode.LEADER_NOT_AVAILABLE: _REFRESH_AND_RETRY,
-    ErrorCode.NOT_LEADER_OR_FOLLOWER: _REFRESH_AND_RETRY,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: _REFRESH_AFTER_APPEND,
     ErrorCode.REPLICA_NOT_AVAILABLE: _REFRESH_AND_RETRY,
     ErrorCode.LISTENER_NOT_FOUND: _REFRESH_AND_RETRY,
     ErrorCode.FENCED_LEADER_EPOCH: _REFRESH_AND_RETRY,
@@ -78,7 +81,7 @@ VERDICTS: dict[int, Verdict] = {
     ErrorCode.INCONSISTENT_TOPIC_ID: _REFRESH_AND_RETRY,
     # The broker cannot serve the partition. After the failure of a log directory, a broker returns
     # this error until it is restarted, while the controller elects another leader at once.
-    ErrorCode.KAFKA_STORAGE_ERROR: _REFRESH_AND_RETRY,
+    ErrorCode.KAFKA_STORAGE_ERROR: _REFRESH_AFTER_APPEND,
     ErrorCode.NETWORK_EXCEPTION: _REFRESH_AND_RETRY,
     ErrorCode.BROKER_NOT_AVAILABLE: _REFRESH_AND_RETRY,
     # Temporary errors of the broker.
@@ -165,12 +168,13 @@ def classify(
     A leader may append a batch with ``acks=all`` and then resign or fail before the replicas have
     it. Its error code is that of a leader that rejects the batch, but its response includes the
     offset (Kafka's ``DelayedProduce`` replaces only the error). The next leader may have the batch.
+    With any other code the offset means nothing: Kafka sends -1, other brokers may send 0.
     """
     if transactional:
         verdict = _transactional_verdict(code, older_unsettled, count, retried_soon)
     else:
         verdict = _verdict(code, older_unsettled, count, sequenced)
-    if has_offset and verdict.action is not Action.DELIVERED:
+    if has_offset and verdict.after_append:
         return replace(verdict, possibly_persisted=True)
     return verdict
 

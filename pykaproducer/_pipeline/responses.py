@@ -198,6 +198,8 @@ class ProduceResponseHandler:
                     buffer.sequencer.delivered(batch.number)
                 if self._tally is not None:
                     self._tally.confirmed += 1
+                if answer.error_code:  # it is a duplicate: see classify()
+                    answer = answer._replace(base_offset=-1, log_append_time_ms=-1)
                 self._settler.deliver(batch, answer.base_offset, answer.log_append_time_ms, now)
             case Action.SPLIT_IN_PLACE:
                 self._split_in_place(buffer, batch)

@@ -85,12 +85,13 @@ class Refuse:
 
     For Produce, AddPartitionsToTxn and TxnOffsetCommit *only* can name the (topic, partition) pairs
     that are rejected; the others are executed. With *appended*, all of them are executed, and the
-    error is returned nevertheless.
+    error is returned nevertheless. *base_offset*: of the partitions in *only*; Kafka returns -1.
     """
 
     code: int
     only: Collection[tuple[str, int]] | None = None
     appended: bool = False
+    base_offset: int = -1
 
     def __call__(self, exchange: Exchange) -> None:
         if self.only is None:
@@ -103,7 +104,7 @@ class Refuse:
             if place in self.only:
                 setattr(partition, name, self.code)
                 if hasattr(partition, "base_offset"):
-                    partition.base_offset = -1
+                    partition.base_offset = self.base_offset
         exchange.answer(answer)
 
 

@@ -112,23 +112,14 @@ def test_a_broker_that_closes_at_a_new_version_of_api_versions(fake: Fake) -> No
         assert producer.send("t", b"value").exception(PATIENCE) is None
 
 
-#: Kafka's errors have base offset -1.
-BASE_OFFSET_0 = (
-    "an error with base offset 0 is considered an append that was not confirmed: a batch that is "
-    "too large is not split, and a message that was rejected is reported as possibly written"
-)
-
-
-def test_a_batch_too_large_with_base_offset_0(binary: Path, request: pytest.FixtureRequest) -> None:
-    known(request, BASE_OFFSET_0)
+def test_a_batch_too_large_with_base_offset_0(binary: Path) -> None:
     with running(binary, "-message-max-bytes", "2000") as fake, fake.producer(linger_ms=50) as it:
         deliveries = [it.send("t", b"%0100d" % n) for n in range(500)]
         assert [delivery.exception(PATIENCE) for delivery in deliveries] == [None] * 500
     assert [delivery.offset for delivery in deliveries] == [*range(500)]
 
 
-def test_an_error_with_base_offset_0(fake: Fake, request: pytest.FixtureRequest) -> None:
-    known(request, BASE_OFFSET_0)
+def test_an_error_with_base_offset_0(fake: Fake) -> None:
     with fake.producer() as producer:
         producer.send("t", b"value").result(PATIENCE)
         fake.do("fail", Topic="t", Code=29)
@@ -138,9 +129,7 @@ def test_an_error_with_base_offset_0(fake: Fake, request: pytest.FixtureRequest)
     assert error.status is Status.NOT_PERSISTED
 
 
-def test_the_second_protocol_behind_a_proxy_with_old_versions(
-    binary: Path, request: pytest.FixtureRequest
-) -> None:
+def test_the_second_protocol_behind_a_proxy_with_old_versions(binary: Path) -> None:
     """Kroxylicious 0.9, for example, passes the feature on and cuts Produce at version 11."""
     known(
         request,

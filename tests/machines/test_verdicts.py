@@ -223,16 +223,29 @@ def test_without_a_transaction_nothing_of_it_applies(code: int, count: int) -> N
     assert not found.fenced
 
 
-def test_an_appended_batch_that_was_refused_is_possibly_persisted_in_a_transaction() -> None:
-    found = classify(
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        older_unsettled=False,
-        count=5,
-        sequenced=True,
-        has_offset=True,
-        transactional=True,
+@pytest.mark.parametrize("transactional", [False, True])
+@pytest.mark.parametrize("code", list(ErrorCode))
+def test_an_offset_means_something_where_a_leader_may_have_appended(
+    code: int, transactional: bool
+) -> None:
+    without, found = (
+        classify(
+            code,
+            older_unsettled=False,
+            count=5,
+            sequenced=True,
+            has_offset=has_offset,
+            transactional=transactional,
+        )
+        for has_offset in (False, True)
     )
-    assert found.possibly_persisted
+    after_append = {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    }
+    assert found.action is without.action
+    assert found.possibly_persisted is (without.possibly_persisted or code in after_append)
 
 
 def test_codes_of_a_transaction_are_codes_of_produce() -> None:

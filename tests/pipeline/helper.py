@@ -338,6 +338,7 @@ class RefuseIf:
 
     code: int
     such: Callable[[Values], bool]
+    base_offset: int = -1
 
     def __call__(self, exchange: Exchange) -> None:
         refused = {
@@ -347,7 +348,7 @@ class RefuseIf:
             for batch in MemoryRecords(bytes(part.records))
             if self.such(tuple(record.value for record in batch))
         }
-        Refuse(self.code, only=refused)(exchange)
+        Refuse(self.code, only=refused, base_offset=self.base_offset)(exchange)
 
 
 class Frozen:

@@ -268,17 +268,19 @@ def test_out_of_order_behind_an_older_batch_goes_again_as_it_was() -> None:
 
 
 @BOTH
+@pytest.mark.parametrize("base_offset", [-1, 0])
 @pytest.mark.parametrize(
     "code",
     [ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE],
     ids=lambda code: code.name,
 )
 def test_a_batch_that_is_too_large_is_split_until_it_fits(
-    code: ErrorCode, idempotent: bool
+    code: ErrorCode, base_offset: int, idempotent: bool
 ) -> None:
     """Also by a server that leaves the base offset of an error at 0."""
     with running(enable_idempotence=idempotent, retries=1, **batches_of(16)) as (cluster, producer):
-        cluster.next("produce", *[RefuseIf(code, lambda values: len(values) > 3)] * 50)
+        large = RefuseIf(code, lambda values: len(values) > 3, base_offset)
+        cluster.next("produce", *[large] * 50)
         deliveries = send(producer, numbers(32))
         assert offsets(deliveries) == list(range(32))
         assert log(cluster) == numbers(32)
