@@ -100,7 +100,7 @@ class Link:
         for event in events:
             if isinstance(event, Ready):
                 self._versions = event.versions
-                self.protocol = protocol_of(event.features)
+                self.protocol = protocol_of(event.features, event.versions)
                 self.was_ready = True  # last: an interrupt may come before
         return events
 

@@ -47,6 +47,8 @@ ADVICE: Final[dict[int, str]] = {
 }
 #: The same for messages of a transaction.
 ADVICE_IN_TRANSACTIONS: Final[dict[int, str]] = {
+    # UNSUPPORTED_VERSION
+    35: f"{ADVICE[35]}; abort the transaction and repeat it: the next one has the older protocol",
     # INVALID_PRODUCER_EPOCH
     47: "another client has probably taken over the transactional id, or the transaction has timed "
     "out; abort_transaction() reports which",

@@ -44,7 +44,8 @@ _BY_CODE: Final[dict[int, str]] = {
     # CLUSTER_AUTHORIZATION_FAILED
     31: "grant this client IdempotentWrite on the cluster",
     # UNSUPPORTED_VERSION
-    35: "transactions require Kafka 2.5 or newer",
+    35: "the broker, or a proxy before it, supports only older versions of this request; "
+    "transactions require Kafka 2.5 or newer",
     # INVALID_REQUEST
     42: "check transactional_id; the broker's log has the reason",
     # INVALID_TXN_STATE

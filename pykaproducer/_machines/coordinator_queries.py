@@ -24,6 +24,8 @@ _E, _R = ErrorCode, Reaction
 
 #: The feature that turns the protocol of KIP-890 part 2 on, and its least level.
 _FEATURE, _TV2_LEVEL = "transaction.version", 2
+#: The least versions of the requests of that protocol.
+TV2_VERSIONS: Final = {ApiKey.PRODUCE: 12, ApiKey.END_TXN: 5, ApiKey.TXN_OFFSET_COMMIT: 5}
 
 #: Requests that any broker, or a given one, answers.
 _ANY: Final[dict[int | None, Reaction]] = {
@@ -68,6 +70,11 @@ def query_reaction(api_key: int, code: int | None) -> Coordination:
     return Coordination(_QUERIES[api_key].get(code, Reaction.FATAL), api_key, code)
 
 
-def protocol_of(features: Mapping[str, int]) -> int:
-    """Return the transaction protocol of a cluster with these finalized features."""
-    return TV2 if features.get(_FEATURE, 0) >= _TV2_LEVEL else TV1
+def protocol_of(features: Mapping[str, int], versions: Mapping[int, int]) -> int:
+    """Return the transaction protocol of a cluster with these finalized features.
+
+    *versions*: the newest common version of each request. A proxy may offer older ones than the
+    brokers behind it, and pass their features on. Such brokers also support ``TV1``.
+    """
+    offered = all(versions.get(key, 0) >= least for key, least in TV2_VERSIONS.items())
+    return TV2 if offered and features.get(_FEATURE, 0) >= _TV2_LEVEL else TV1

@@ -75,6 +75,8 @@ class TransactionBase:
         self._transaction = TransactionRecord()
         # The coordinator, and the request to it.
         self._offered = TV1
+        # The least protocol that a leader of a partition has turned out to support.
+        self._leaders_offer = TV2
         self._connected = False
         self._request: Request | None = None
         self._delays = Delays(backoff_first, backoff_most)

@@ -74,6 +74,10 @@ class TransactionCore(TransactionCompletion):
             self._renew_if_protocol_changed()
         return self._run(now)
 
+    def leader_without_tv2(self) -> None:
+        """Use ``TV1`` from the next transaction on: a leader does not support ``TV2``."""
+        self._leaders_offer = TV1
+
     def coordinator_not_found(self, code: int | None, now: float) -> list[Effect]:
         """Handle a FindCoordinator response with an error, None: no response or no connection."""
         request = self._expect(SendFindCoordinator.api_key)
@@ -211,7 +215,7 @@ class TransactionCore(TransactionCompletion):
                 assert producer is not None, "InitProducerId returns a producer id"
                 self.producer = producer
                 self._had_tv2 = self.protocol == TV2
-                self.protocol = self._offered
+                self.protocol = min(self._offered, self._leaders_offer)
                 self.failure = None
                 self._move(_M.INITIALIZED)
                 self._tell_end()
@@ -322,7 +326,7 @@ class TransactionCore(TransactionCompletion):
 
     def _renew_if_protocol_changed(self) -> bool:
         """Get a new epoch before the first transaction with another protocol (KIP-890)."""
-        if self._offered == self.protocol:
+        if min(self._offered, self._leaders_offer) == self.protocol:
             return False
         self._move(_M.INITIALIZE)
         return True

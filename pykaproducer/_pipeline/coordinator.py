@@ -62,6 +62,7 @@ from pykaproducer._pipeline.coordinator_items import (
     ControlCaller,
     CoordinatorItem,
     Drain,
+    LeaderWithoutTv2,
     RowFailed,
     RowsFailed,
     TransactionChanged,
@@ -242,6 +243,8 @@ class Coordinator(CoordinatorConnection[CoordinatorItem]):
                 self._perform(
                     machine.partition_wanted(item.serial, item.topic, item.partition, now)
                 )
+            case LeaderWithoutTv2():
+                machine.leader_without_tv2()
             case RowFailed():
                 self._perform(
                     machine.row_failed(
@@ -445,7 +448,8 @@ class Coordinator(CoordinatorConnection[CoordinatorItem]):
                     reason = f"the broker at {host}:{port} is older: {reason}"
                     self._perform(self.machine.unsupported(reason, now))
                     return
-        self._perform(self.machine.coordinator_found(protocol_of(self.features), now))
+        protocol = protocol_of(self.features, self.versions)
+        self._perform(self.machine.coordinator_found(protocol, now))
 
     def not_found(self, code: int | None, now: float) -> None:
         if code == ErrorCode.UNSUPPORTED_VERSION and self.state is TransactionState.INITIALIZING:

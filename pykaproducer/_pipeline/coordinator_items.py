@@ -69,6 +69,11 @@ class WantPartition:
 
 
 @dataclass(frozen=True, slots=True)
+class LeaderWithoutTv2:
+    """A leader does not support the requests of TV2, unlike the coordinator."""
+
+
+@dataclass(frozen=True, slots=True)
 class RowFailed:
     """A row of a transaction failed. Put before the row counts as settled."""
 
@@ -126,6 +131,7 @@ CoordinatorItem = (
     Control
     | CallerLeft
     | WantPartition
+    | LeaderWithoutTv2
     | RowFailed
     | AllSettled
     | AllReported

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._errors.formatting import format_error_code, format_partition
 from pykaproducer._errors.hints import ADVICE_IN_TRANSACTIONS
 from pykaproducer._kernel import (
@@ -28,7 +29,7 @@ from pykaproducer._machines.partition_buffer import PartitionBuffer
 from pykaproducer._machines.verdicts import Action, Verdict, classify
 from pykaproducer._pipeline.bridge import RequestsLost, ResponseReceived
 from pykaproducer._pipeline.coordinator import Coordinator
-from pykaproducer._pipeline.coordinator_items import RowFailed
+from pykaproducer._pipeline.coordinator_items import LeaderWithoutTv2, RowFailed
 from pykaproducer._pipeline.last_errors import LastErrors
 from pykaproducer._pipeline.metadata import Metadata
 from pykaproducer._pipeline.metrics import ProducerMetrics
@@ -299,6 +300,8 @@ class ProduceResponseHandler:
         verdict: Verdict,
     ) -> None:
         """Fail *batch*. The transaction must be aborted, so no sequence number is corrected."""
+        if answer.error_code == ErrorCode.UNSUPPORTED_VERSION:
+            coordinator.put(LeaderWithoutTv2())
         advice = ADVICE_IN_TRANSACTIONS.get(answer.error_code)
         make_error = _rejection(batch, answer, answer.error_message, advice=advice)
         if verdict.fatal and (batch.producer_id, batch.producer_epoch) == coordinator.current:

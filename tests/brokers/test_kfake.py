@@ -14,7 +14,7 @@ import pytest
 from pykaproducer import Status, TopicPartition, UnsupportedFeatureError
 
 from .fake import Fake, build, running
-from .kafka import PATIENCE, committed_offset, create_topic, known, read
+from .kafka import PATIENCE, committed_offset, create_topic, read
 from .releases import MissingError
 
 #: The releases whose request versions it offers; "": all versions that it has.
@@ -103,7 +103,7 @@ def test_transactions(binary: Path, release: str) -> None:
         assert_understood(fake)
 
 
-# Known defects ------------------------------------------------------------------------------------
+# Behaviour of other servers -----------------------------------------------------------------------
 
 
 def test_a_broker_that_closes_at_a_new_version_of_api_versions(fake: Fake) -> None:
@@ -131,11 +131,6 @@ def test_an_error_with_base_offset_0(fake: Fake) -> None:
 
 def test_the_second_protocol_behind_a_proxy_with_old_versions(binary: Path) -> None:
     """Kroxylicious 0.9, for example, passes the feature on and cuts Produce at version 11."""
-    known(
-        request,
-        "the feature transaction.version 2 alone decides for the second protocol, also where the "
-        "brokers do not offer Produce 12, and messages wait for it until their deadline",
-    )
     with running(binary, "-produce", "11") as fake:
         create_topic(fake.servers, "t", 1, {})
         with fake.producer(transactional_id="id", delivery_timeout_ms=3000) as producer:

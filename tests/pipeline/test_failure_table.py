@@ -499,6 +499,11 @@ EXPIRING: dict[str, tuple[Arrange, Status, str]] = {
         NOT,
         "answered ApiVersions with error code 31",
     ),
+    "no common version": (
+        waiting(lambda cluster: cluster._state.versions.update({ProduceRequest: (13, 13)})),
+        NOT,
+        "it supports PRODUCE requests of version 13",
+    ),
     "no producer id": (waiting(no_producer_id), NOT, "set enable_idempotence=False"),
     "closed": (
         waiting(frozen_and(close_before_the_response), came_to="produce", backoffs=2),

@@ -15,7 +15,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from pykaproducer import Producer, TransactionControl
+from pykaproducer import Producer, Status, TopicPartition, TransactionControl
+from pykaproducer.errors import BrokerRejectedError, TransactionAbortableError
 from pykaproducer.testing import ScriptedCluster
 from pykaproducer.testing.scripted import Disconnect, Exchange, Received
 from pykaproducer.transaction_control import EndState
@@ -251,3 +252,48 @@ def test_a_cluster_that_leaves_the_protocol_for_a_while() -> None:
         with producer.transaction():
             producer.send("t", b"next", partition=0)
         assert values(scripted) == [b"value", b"next"]
+
+
+@pytest.mark.parametrize("api", ["produce", "end_txn", "txn_offset_commit"])
+def test_a_proxy_that_offers_older_versions_and_the_feature(api: str) -> None:
+    """As Kroxylicious 0.9 before Kafka 4. The brokers have the first protocol, too."""
+    newest = {"produce": 11, "end_txn": 4, "txn_offset_commit": 4}[api]
+    versions = {api: (3, newest)}
+    with (
+        ScriptedCluster(topics={"t": 1}, versions=versions) as scripted,
+        producer_of(scripted) as producer,
+    ):
+        begun(producer)
+        assert state(producer)[0] == 1
+        producer.send("t", b"value", partition=0)
+        producer.send_offsets_to_transaction({TopicPartition("t", 0): 1}, "group")
+        producer.commit_transaction()
+        assert values(scripted) == [b"value"]
+
+
+def test_a_leader_behind_a_proxy_with_older_versions() -> None:
+    """The coordinator offers the second protocol: it is used until the leader turns out not to."""
+    with ScriptedCluster(2, topics={"t": 2}) as scripted, producer_of(scripted) as producer:
+        begun(producer)
+        assert state(producer)[0] == 2
+        coordinator = scripted.received("init_producer_id")[0].broker
+        leader = 1 - coordinator  # of the partition with its number
+
+        def cut(exchange: Exchange) -> None:
+            answer = exchange.apply()
+            if exchange.broker == leader:
+                answer.api_keys[0].max_version = 11  # of Produce
+            exchange.answer(answer)
+
+        scripted.always("api_versions", cut)
+        error = producer.send("t", b"refused", partition=leader).exception(SOON)
+        assert isinstance(error, BrokerRejectedError)
+        assert (error.code, error.status) == (35, Status.NOT_PERSISTED)
+        assert f"broker-{leader}.scripted:{9092 + leader} supports Produce up to" in str(error)
+        with pytest.raises(TransactionAbortableError):
+            producer.commit_transaction()
+        producer.abort_transaction()
+        with producer.transaction():
+            producer.send("t", b"value", partition=leader)
+        assert state(producer)[0] == 1
+        assert [each.value for each in scripted.log("t", leader)] == [b"value"]
