@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
 from kafka import KafkaConsumer, TopicPartition
 from kafka.admin import KafkaAdminClient, NewTopic
 from kafka.record import MemoryRecords
@@ -32,15 +31,8 @@ def wait_until(condition: Callable[[], object], failure: str) -> None:
     deadline = time.monotonic() + PATIENCE
     while not condition():
         if time.monotonic() > deadline:
-            # Not an AssertionError, which known() would expect.
             raise TimeoutError(f"{failure}, after {PATIENCE:.0f} s")
         tick()
-
-
-def known(request: pytest.FixtureRequest, defect: str) -> None:
-    """Expect an assertion of the test to fail because of a *defect*: it must."""
-    mark = pytest.mark.xfail(strict=True, reason=defect, raises=AssertionError)
-    request.applymarker(mark)
 
 
 class Kafka:
