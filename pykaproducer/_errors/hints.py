@@ -45,6 +45,9 @@ ADVICE: Final[dict[int, str]] = {
     # INVALID_RECORD
     87: "the topic rejects such messages; a compacted topic, for example, requires keys",
 }
+#: Codes about the size of a batch, and about its format or compression.
+_TOO_LARGE: Final = (10, 18)
+_FORMAT, _COMPRESSION = 43, 76
 #: The same for messages of a transaction.
 ADVICE_IN_TRANSACTIONS: Final[dict[int, str]] = {
     # UNSUPPORTED_VERSION
@@ -53,3 +56,24 @@ ADVICE_IN_TRANSACTIONS: Final[dict[int, str]] = {
     47: "another client has probably taken over the transactional id, or the transaction has timed "
     "out; abort_transaction() reports which",
 }
+
+
+def advice_for_batch(
+    code: int, *, compression: str | None, count: int, plain: int, sealed: int
+) -> str | None:
+    """Return what to do about *code* in view of the rejected batch; None: see :data:`ADVICE`.
+
+    *compression*: its ``compression_type``. *count*: number of its messages. *plain*, *sealed*: its
+    size in bytes before and after compression.
+    """
+    if code in _TOO_LARGE:
+        messages = "one message" if count == 1 else f"{count:,} messages"
+        packed = "" if compression is None else f" ({sealed:,} bytes with {compression})"
+        return f"the batch of {messages} has {plain:,} bytes{packed}; {ADVICE[code]}"
+    if code in (_FORMAT, _COMPRESSION) and compression is not None:
+        text = (
+            f"this server may not support compression_type={compression!r}; choose another one, or "
+            "None (as for Azure Event Hubs)"
+        )
+        return text if code == _COMPRESSION else f"{text}. Or {ADVICE[code]}"
+    return None

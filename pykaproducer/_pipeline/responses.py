@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._errors.formatting import format_error_code, format_partition
-from pykaproducer._errors.hints import ADVICE_IN_TRANSACTIONS
+from pykaproducer._errors.hints import ADVICE_IN_TRANSACTIONS, advice_for_batch
 from pykaproducer._kernel import (
     Batcher,
     ProduceRequest,
@@ -280,7 +280,7 @@ class ProduceResponseHandler:
         verdict: Verdict,
         retries_used: int | None = None,
     ) -> None:
-        make_error = _rejection(batch, answer, answer.error_message, retries_used)
+        make_error = self._rejection(batch, answer, answer.error_message, retries_used)
         if verdict.not_authorized:
             self._last_errors.rejected(batch.topic, make_error(Status.NOT_PERSISTED))
         for part in batch.parts:
@@ -303,7 +303,7 @@ class ProduceResponseHandler:
         if answer.error_code == ErrorCode.UNSUPPORTED_VERSION:
             coordinator.put(LeaderWithoutTv2())
         advice = ADVICE_IN_TRANSACTIONS.get(answer.error_code)
-        make_error = _rejection(batch, answer, answer.error_message, advice=advice)
+        make_error = self._rejection(batch, answer, answer.error_message, advice=advice)
         if verdict.fatal and (batch.producer_id, batch.producer_epoch) == coordinator.current:
             error = make_error(Status.POSSIBLY_PERSISTED)
             coordinator.put(
@@ -332,11 +332,39 @@ class ProduceResponseHandler:
         for text, parts in batch.rejected_slices(texts).items():
             for part in parts:
                 part.unclaim()
-                self._settler.fail(part, _rejection(batch, answer, text or answer.error_message))
+                self._settler.fail(
+                    part, self._rejection(batch, answer, text or answer.error_message)
+                )
         if batch.sequenced:
             buffer.invalidate_sequences()
         self._fail_buffer(buffer, batch)
         return True
+
+    def _rejection(
+        self,
+        batch: Batch,
+        answer: ProducedPartition,
+        detail: str | None,
+        retries_used: int | None = None,
+        advice: str | None = None,
+    ) -> MakeError:
+        code = answer.error_code
+        advice = advice or advice_for_batch(
+            code,
+            compression=self._config.compression_type,
+            count=batch.count,
+            plain=batch.payload.plain_size,
+            sealed=len(batch.payload),
+        )
+        return lambda status: delivery_error_for(
+            code,
+            topic=batch.topic,
+            partition=batch.partition,
+            status=status,
+            detail=detail,
+            retries_used=retries_used,
+            advice=advice,
+        )
 
     def _mark_ambiguous(self, batch: Batch) -> None:
         """Record in *batch*, and permanently in its rows, that it may have been appended."""
@@ -414,21 +442,3 @@ def _may_retry_at_once(action: Action, batch: Batch, answer: ProducedPartition) 
     # other as the leader must not cause a tight loop.
     moved = action is Action.REFRESH_AND_RETRY and answer.current_leader is not None
     return moved and batch.level == 0
-
-
-def _rejection(
-    batch: Batch,
-    answer: ProducedPartition,
-    detail: str | None,
-    retries_used: int | None = None,
-    advice: str | None = None,
-) -> MakeError:
-    return lambda status: delivery_error_for(
-        answer.error_code,
-        topic=batch.topic,
-        partition=batch.partition,
-        status=status,
-        detail=detail,
-        retries_used=retries_used,
-        advice=advice,
-    )

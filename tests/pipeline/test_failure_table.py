@@ -297,6 +297,7 @@ def test_a_single_message_that_is_too_large_fails_alone(idempotent: bool) -> Non
         error = error_of(deliveries[2])
         assert isinstance(error, kafka_errors.MessageSizeTooLargeError)
         assert error.status is Status.NOT_PERSISTED
+        assert "the batch of one message has 69 bytes; send smaller messages, or" in str(error)
         assert "raise the topic's max.message.bytes" in str(error)
         assert log(cluster) == [b"0", b"1", b"3"]
 
@@ -327,6 +328,32 @@ def test_what_no_waiting_mends_fails_at_once(
         assert offsets(deliveries[3:]) == [0, 1, 2]
         assert [batch.values for batch in sent(cluster)].count(tuple(numbers(3))) == 1
         assert log(cluster) == numbers(3, 3)
+
+
+@pytest.mark.parametrize(
+    "code", [ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE]
+)
+def test_a_server_that_may_not_support_the_compression(code: ErrorCode) -> None:
+    with running(compression_type="gzip", **FAST) as (cluster, producer):
+        cluster.next("produce", Refuse(code))
+        assert "may not support compression_type='gzip'" in str(error_of(send(producer, [b"v"])[0]))
+
+
+@pytest.mark.parametrize("acks", [0, 1, "all"])
+def test_zstd_is_not_sent_to_a_broker_without_it(acks: Any) -> None:
+    with running(
+        versions={"produce": (3, 6)},
+        acks=acks,
+        enable_idempotence=acks == "all",
+        compression_type="zstd",
+        **FAST,
+    ) as (cluster, producer):
+        for value in numbers(3):  # also on the way of a caller that waits
+            error = error_of(send(producer, [value])[0])
+            assert isinstance(error, kafka_errors.UnsupportedCompressionTypeError)
+            assert error.status is Status.NOT_PERSISTED
+            assert "broker-0.scripted:9092 is older than Kafka 2.1, which zstd" in str(error)
+        assert attempts(cluster) == 0
 
 
 @BOTH
