@@ -26,6 +26,7 @@ from pykaproducer._config.properties_file import read_properties
 from pykaproducer._config.resolve import Resolved, ignored_settings, resolve_settings
 from pykaproducer._config.schema import (
     ACKS,
+    CLIENT_ID,
     COMPRESSION,
     COMPRESSION_LEVEL,
     FLAG,
@@ -35,7 +36,7 @@ from pykaproducer._config.schema import (
     SERIALIZER,
     SERVERS,
     TEXT,
-    TRANSACTIONAL_ID,
+    WIRE_TEXT,
     Host,
     Setting,
     choice,
@@ -82,7 +83,7 @@ class Config(SecuritySettings, NetworkSettings):
     )
     client_id: str = setting(
         None,
-        optional(TEXT, "None: pykaproducer-N"),
+        CLIENT_ID,
         "Name of this client in broker logs and quotas.",
     )
 
@@ -120,7 +121,7 @@ class Config(SecuritySettings, NetworkSettings):
     )
     transactional_id: str | None = setting(
         None,
-        optional(TRANSACTIONAL_ID),
+        optional(WIRE_TEXT),
         "Makes the producer transactional. The id names the producer across restarts, and only one "
         "producer at a time may use it. Implies idempotence. See docs/transactions.rst.",
     )

@@ -271,11 +271,15 @@ def parse_text(value: Any) -> str:
     return value
 
 
-def _parse_transactional_id(value: Any) -> str:
+def _parse_wire_text(value: Any) -> str:
     text = parse_text(value)
     if (size := len(text.encode())) > _LONGEST_STRING:
         raise WrongValueError(f"it has {size} bytes")
     return text
+
+
+def _parse_client_id(value: Any) -> str | None:
+    return None if value == "" else _parse_wire_text(value)  # "" is the Java client's default
 
 
 def _parse_acks(value: Any) -> int:
@@ -399,9 +403,11 @@ def named_or_callable(names: tuple[str, ...]) -> Kind:
 
 FLAG = Kind("True or False", _parse_flag, _read_flag, choices=("true", "false"))
 TEXT = Kind("a non-empty string", parse_text, str)
-#: In Kafka a transactional id is a string with a length of two bytes.
-TRANSACTIONAL_ID = Kind(
-    "a non-empty string of at most 32767 bytes in UTF-8", _parse_transactional_id, str
+#: A string that requests contain. In Kafka its length has two bytes.
+WIRE_TEXT = Kind("a non-empty string of at most 32767 bytes in UTF-8", _parse_wire_text, str)
+CLIENT_ID = optional(
+    Kind("a string of at most 32767 bytes in UTF-8", _parse_client_id, str),
+    "None: pykaproducer-N",
 )
 ANYTHING = Kind("anything", lambda value: value, str)
 #: -1 is the system's default, as in the Java client.

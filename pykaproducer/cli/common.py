@@ -81,16 +81,17 @@ def notify(text: str) -> None:
 # Options ------------------------------------------------------------------------------------------
 
 
-def number_from(least: int) -> Callable[[str], int]:
-    """Return an argparse type for an integer from *least* to 2**31 - 1."""
+def number_from(least: int, most: int = 2**31 - 1) -> Callable[[str], int]:
+    """Return an argparse type for an integer from *least* to *most*."""
 
     def parse(text: str) -> int:
         try:
             number = int(text)
         except ValueError:
             number = least - 1
-        if not least <= number < 2**31:
-            raise argparse.ArgumentTypeError(f"{text!r} is not an integer >= {least}")
+        if not least <= number <= most:
+            bound = f">= {least}" if number < least else f"<= {most}"
+            raise argparse.ArgumentTypeError(f"{text!r} is not an integer {bound}")
         return number
 
     return parse

@@ -11,6 +11,7 @@ from typing import Any
 
 from pykaproducer._errors.formatting import check_topic, format_error_code
 from pykaproducer._net.inspect import list_cluster
+from pykaproducer._util.group_offsets import text_of
 from pykaproducer._wire.describe import ClusterDescription, PartitionDescription, TopicDescription
 from pykaproducer.cli import _signals
 from pykaproducer.cli.common import (
@@ -135,7 +136,7 @@ def _add_create(actions: Any) -> None:
     )
     create.add_argument(
         "--replication-factor",
-        type=number_from(1),
+        type=number_from(1, 2**15 - 1),
         metavar="R",
         help="replicas of each partition (default: the brokers' default.replication.factor)",
     )
@@ -225,7 +226,10 @@ def _config_of(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise UserError(f"--topic-config {text}: expected name=value")
-    return name, value
+    try:
+        return text_of(name, "a name"), text_of(value, name)
+    except ValueError as error:
+        raise UserError(f"--topic-config: {error}") from None
 
 
 class _Cluster:

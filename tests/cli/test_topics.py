@@ -150,6 +150,21 @@ def test_a_topic_that_exists_already(
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
+        (["--topic-config", f"a={'1' * 2**15}"], "--topic-config: a has 32768 bytes, more than"),
+        (["--topic-config", f"{'a' * 2**15}=1"], "--topic-config: a name has 32768 bytes"),
+        (["--replication-factor", "40000"], "'40000' is not an integer <= 32767"),
+    ],
+)
+def test_what_no_request_can_hold(
+    arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert status_of(["topics", "create", "t", *arguments, "-b", NOWHERE]) == 2
+    assert text in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
         (["--replication-factor", "3"], "INVALID_REPLICATION_FACTOR (38)"),
         (["--replication-factor", "3"], "lower --replication-factor"),
         (["--topic-config", "no.such=1"], "Unknown topic config name: no.such"),

@@ -91,6 +91,14 @@ def test_each_client_has_a_name_of_its_own() -> None:
     assert first.startswith("pykaproducer-")
     assert first != second
     assert config(client_id="mine").client_id == "mine"
+    assert config(client_id="").client_id.startswith("pykaproducer-")  # as in Java
+    assert config(client_id="x" * (2**15 - 1)).client_id == "x" * (2**15 - 1)
+
+
+@pytest.mark.parametrize("name", ["client_id", "transactional_id"])
+@pytest.mark.parametrize("text", ["x" * 2**15, "\u20ac" * 12_000], ids=["ascii", "wide"])
+def test_a_name_that_no_request_can_hold(name: str, text: str) -> None:
+    assert f"(it has {len(text.encode())} bytes)" in refusal({name: text})
 
 
 def test_it_cannot_be_changed() -> None:
@@ -197,7 +205,7 @@ WRONG: dict[str, list[Any]] = {
     "retries": [-1, "all"],
     "enable_idempotence": [1],
     "allow_auto_create_topics": ["true"],
-    "client_id": ["", 7],
+    "client_id": [7],
     "compression_type": ["brotli", 4, []],
     "partitioner": ["modulo", 3],
     "key_serializer": ["utf-8"],
