@@ -15,6 +15,11 @@ from pykaproducer._wire.create_topics import create_topic_request, decode_create
 from pykaproducer._wire.describe import ClusterDescription, decode_description
 from pykaproducer._wire.messages import ApiKey, metadata_request
 
+#: From this version of CreateTopics on, -1 stands for the broker's default (KIP-464).
+_FIRST_WITH_DEFAULTS = 4
+#: Number of replicas of a topic on older brokers, if there are as many brokers.
+_REPLICAS = 3
+
 
 def list_cluster(
     config: OneRequestSettings,
@@ -61,6 +66,9 @@ def create_topic(
 ) -> tuple[int, str | None]:
     """Create *topic*, with the broker's default for -1. Return the error code and message.
 
+    Brokers before Kafka 2.4 have no defaults in this request. There a topic gets 1 partition, and 3
+    replicas, or as many as there are brokers.
+
     The controller is asked. If the connection is lost before its response, it is asked again, and
     then the topic may exist already.
 
@@ -76,13 +84,15 @@ def create_topic(
     left = max(0.0, timeout - (clock.monotonic() - began))
 
     def encode(version: int, correlation_id: int) -> bytes:
+        has_defaults = version >= _FIRST_WITH_DEFAULTS
+        replicas = min(_REPLICAS, max(1, len(cluster.brokers)))
         return create_topic_request(
             version,
             correlation_id,
             config.client_id,
             topic,
-            partitions,
-            replication_factor,
+            1 if partitions < 0 and not has_defaults else partitions,
+            replicas if replication_factor < 0 and not has_defaults else replication_factor,
             topic_config,
             int(left * 1000),
         )

@@ -14,7 +14,6 @@ from pykaproducer.errors import MetadataTimeoutError
 
 # Error codes of CreateTopics.
 _ALREADY_EXISTS: Final = 36
-_ABOUT_NUMBERS: Final = (37, 38)
 #: Advice on the errors that a user can correct; the broker's own text precedes it.
 _ADVICE: Final = {
     _ALREADY_EXISTS: "choose another name, or use --if-not-exists",
@@ -57,26 +56,17 @@ def create_topic(config: Config, topic: NewTopic, timeout: float) -> bool:
     if code == _ALREADY_EXISTS:
         return False
     if code:
-        raise rejected(topic.name, code, message, _unnamed(code, topic))
+        raise rejected(topic.name, code, message)
     return True
 
 
-def _unnamed(code: int, topic: NewTopic) -> str:
-    """Return the advice if the broker's defaults for *topic* were rejected with *code*."""
-    options = {"--replication-factor": topic.replication_factor, "--partitions": topic.partitions}
-    unnamed = " and ".join(option for option, value in options.items() if value is None)
-    if code not in _ABOUT_NUMBERS or not unnamed:
-        return ""
-    return f"name {unnamed}: this broker's default does not fit (Kafka before 2.4 has none)"
-
-
-def rejected(name: str, code: int, message: str | None = None, advice: str = "") -> CommandError:
+def rejected(name: str, code: int, message: str | None = None) -> CommandError:
     """Return the error for the code with which a cluster rejected a topic."""
     why = format_error_code(code)
     if message:
         why = f"{message.rstrip('.')} ({why})"
-    advice = advice or _ADVICE.get(code, "")
-    return CommandError(f"topic {name!r} was not created: {why}{advice and '; '}{advice}")
+    advice = f"; {_ADVICE[code]}" if code in _ADVICE else ""
+    return CommandError(f"topic {name!r} was not created: {why}{advice}")
 
 
 def already_exists(name: str) -> CommandError:

@@ -138,7 +138,8 @@ def _add_create(actions: Any) -> None:
         "--replication-factor",
         type=number_from(1, 2**15 - 1),
         metavar="R",
-        help="replicas of each partition (default: the brokers' default.replication.factor)",
+        help="replicas of each partition (default: the brokers' default.replication.factor; "
+        "before Kafka 2.4: 3, or the number of brokers)",
     )
     create.add_argument(
         "--topic-config",
