@@ -291,7 +291,8 @@ class Config(SecuritySettings, NetworkSettings):
     receive_message_max_bytes: int = setting(
         100_000_000,
         integer(1_000),
-        "Maximum size of a response. A larger one is considered malformed and the connection lost.",
+        "Maximum size of a response. A larger one is considered malformed and the connection lost. "
+        "Until a connection is ready, the maximum is 1 MiB.",
         unit="bytes",
     )
     exit_flush_timeout_ms: float = setting(

@@ -410,17 +410,22 @@ class Connection:
         while True:
             space = self._frames.space()
             count = self._transport.receive(space)
+            self._expect_frame()
             for frame in self._frames.received(count):
                 self._handle(frame)
+                self._expect_frame()
             if count < len(space):
                 return
+
+    def _expect_frame(self) -> None:
+        self._frames.least = 0 if self._session.raw else 4
+        self._frames.in_setup = self._session.state is not SessionState.READY
 
     def _handle(self, frame: bytes) -> None:
         session = self._session
         now = self._clock.monotonic()
         checking = session.state is SessionState.CHECKING
         result = session.received(frame, now)
-        self._frames.least = 0 if session.raw else 4
         if isinstance(result, bytes):
             self._outbox.add([result])
             if session.state is SessionState.AUTHENTICATING:

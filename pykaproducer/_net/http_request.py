@@ -21,13 +21,14 @@ from typing import Any, Final
 
 from pykaproducer._util.openssl import reason_of
 
-#: The largest answer that is accepted (bytes). Tokens have a few thousand.
+#: The largest answer that is accepted, with its head (bytes). Tokens have a few thousand.
 LARGEST: Final = 1 << 20
 _CHUNK: Final = 1 << 16
 #: How much of a server's text is shown.
 _MOST_TEXT: Final = 200
-#: A signed JWT in a server's text.
-_JWT: Final = re.compile(r"[\w-]{8,}\.[\w-]{8,}\.[\w-]+")
+#: A signed JWT in a server's text. It begins at the start of a word: otherwise a long one would
+#: take a time that grows with the square of its length.
+_JWT: Final = re.compile(r"(?<![\w-])[\w-]{8,}\.[\w-]{8,}\.[\w-]+")
 
 
 class RequestFailed(Exception):
@@ -45,12 +46,13 @@ class HttpAnswer:
 
 
 class _Deadline(io.RawIOBase):
-    """Reads a socket until a deadline, however slowly the data arrives."""
+    """Reads a socket until a deadline, however slowly the data arrives, and a bounded answer."""
 
     def __init__(self, sock: socket.socket, deadline: float) -> None:
         super().__init__()
         self._socket = sock
         self._deadline = deadline
+        self._left = LARGEST
 
     def readable(self) -> bool:
         return True
@@ -60,7 +62,11 @@ class _Deadline(io.RawIOBase):
         if left <= 0:
             raise TimeoutError
         self._socket.settimeout(left)
-        return self._socket.recv_into(buffer)
+        count = self._socket.recv_into(buffer)
+        self._left -= count
+        if self._left < 0:
+            raise RequestFailed(f"the answer has more than {LARGEST} bytes")
+        return count
 
 
 class _Answering:
@@ -231,8 +237,6 @@ def _bounded(answer: http.client.HTTPResponse) -> bytes:
     content = bytearray()
     while chunk := answer.read(_CHUNK):
         content += chunk
-        if len(content) > LARGEST:
-            raise RequestFailed(f"the answer has more than {LARGEST} bytes")
     if answer.length:  # read() with a size does not report it
         raise RequestFailed("the answer is incomplete")
     return bytes(content)

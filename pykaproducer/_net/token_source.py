@@ -196,7 +196,7 @@ class TokenSource:
                 raise NoToken(f"the answer has no access_token, but an error: {error}")
             if "access_token" in content:
                 raise NoToken(f"the access_token in the answer is not a token, but {_kind(text)}")
-            names = ", ".join(sorted(self._shown(name) for name in content)[:10]) or "nothing"
+            names = self._shown(", ".join(sorted(content)[:10])) or "nothing"
             raise NoToken(f"the answer has no access_token; it has: {names}")
         return _made(text, content.get("expires_in"), now)
 

@@ -15,6 +15,9 @@ from pykaproducer._wire import WireError
 #: Initial size of the buffer, which an idle connection keeps.
 CHUNK = 64 * 1024
 
+#: Maximum length of a frame before the connection is ready, because the broker may be an impostor.
+MOST_IN_SETUP = 1 << 20
+
 _length = struct.Struct(">i").unpack_from
 
 
@@ -26,6 +29,9 @@ class FrameReader:
         self.most = most
         #: Minimum length: a correlation id. The oldest SASL protocol has frames without one.
         self.least = 4
+        #: Whether the next frame belongs to the setup of the connection, and so may only have
+        #: :data:`MOST_IN_SETUP` bytes.
+        self.in_setup = False
         self._buffer = bytearray(CHUNK)
         # self._buffer[:_filled] has been received and belongs to no frame yet.
         self._filled = 0
@@ -56,7 +62,8 @@ class FrameReader:
         at = 0
         while filled - at >= 4:
             (length,) = _length(buffer, at)
-            if not self.least <= length <= self.most:
+            most = min(self.most, MOST_IN_SETUP) if self.in_setup else self.most
+            if not self.least <= length <= most:
                 raise WireError(self._complaint(length))
             end = at + 4 + length
             if end > filled:
@@ -82,6 +89,11 @@ class FrameReader:
             return "it uses HTTP; is this the address of a Kafka listener?"
         if length < self.least:
             return f"a response has a length of {length} bytes"
+        if length <= self.most:
+            return (
+                f"a response has a length of {length} bytes, more than the {MOST_IN_SETUP} that "
+                f"are accepted before the connection is ready"
+            )
         return (
             f"a response has a length of {length} bytes, more than receive_message_max_bytes "
             f"({self.most})"

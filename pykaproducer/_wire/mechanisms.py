@@ -20,8 +20,11 @@ from pykaproducer._wire.mechanism import MechanismError
 from pykaproducer._wire.token_bearer import client_response
 
 #: Accepted numbers of SCRAM iterations. An attacker might request fewer (RFC 7677 requires 4096),
-#: and more would take too long.
-_ITERATIONS: Final = range(4096, 1_000_001)
+#: and each takes this client up to 1 µs of CPU. Kafka sets up at most 16384.
+_ITERATIONS: Final = range(4096, 131_073)
+
+#: The most fields of a SCRAM message that are read. They have 3, and extensions.
+_MOST_FIELDS: Final = 100
 
 #: The hash of each SCRAM mechanism.
 SCRAM_HASHES: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
@@ -98,7 +101,7 @@ class Scram:
 
 def _scram_fields(message: bytes) -> dict[str, str]:
     try:
-        pairs = [field.split("=", 1) for field in message.decode().split(",")]
+        pairs = [field.split("=", 1) for field in message.decode().split(",", _MOST_FIELDS)]
         return {name: value for name, value in pairs}  # noqa: C416 - it checks their number
     except ValueError:  # UnicodeDecodeError is one
         raise MechanismError("the broker's response is not valid SCRAM") from None

@@ -63,6 +63,9 @@ VERSIONS: dict[int, tuple[int, int]] = {
     ApiKey.LIST_TRANSACTIONS: (0, 2),
 }
 
+#: The most requests, and the most features, that a broker may list. Kafka has fewer than 100.
+_MOST_LISTED = 1000
+
 #: Versions of ApiVersions, tried in turn until the broker gives a valid response.
 API_VERSIONS_LADDER = (4, 3, 0)
 
@@ -170,7 +173,7 @@ def decode_api_versions(version: int, payload: Buffer) -> ApiVersionsAnswer:
     reader = Reader(payload, flexible=version >= 3 and error_code == ErrorCode.NONE)
     reader.fields(_int16)
     ranges: dict[int, tuple[int, int]] = {}
-    for _ in range(reader.array()):
+    for _ in range(reader.array(_MOST_LISTED)):
         key, first, last = reader.fields(_api_range)
         reader.skip_tags()
         ranges[key] = (first, last)
@@ -189,7 +192,7 @@ def _read_features(reader: Reader) -> tuple[dict[str, int], int]:
         if tag == 1:
             (epoch,) = content.fields(_int64)
         elif tag == 2:
-            for _ in range(content.array()):
+            for _ in range(content.array(_MOST_LISTED)):
                 name = content.required_string()
                 level, _lowest = content.fields(_levels)
                 content.skip_tags()

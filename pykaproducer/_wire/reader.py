@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from pykaproducer._wire import WireError
@@ -69,11 +69,16 @@ class Reader:
         length = self._length(_int32)
         return b"" if length < 0 else bytes(self._take(length))
 
-    def array(self) -> int:
-        """Read the length of an array that must not be null, of elements of at least one byte."""
+    def array(self, most: int | None = None) -> int:
+        """Read the length of an array that must not be null, of elements of at least one byte.
+
+        *most*: raise a :class:`WireError` for a longer one.
+        """
         count = self._length(_int32)
         if not 0 <= count <= self.left:
             raise WireError(f"an array of {count} elements in {self.left} bytes")
+        if most is not None and count > most:
+            raise WireError(f"an array of {count} elements where at most {most} are accepted")
         return count
 
     def skip_if_next(self, data: bytes) -> bool:
@@ -86,7 +91,9 @@ class Reader:
 
     def skip(self, size: int) -> None:
         """Skip *size* bytes."""
-        self._take(size)
+        if size > self.left:
+            raise self._short(size, self._at)
+        self._at += size
 
     def skip_numbers(self, arrays: int) -> None:
         """Skip *arrays* arrays of 32-bit numbers."""
@@ -104,13 +111,13 @@ class Reader:
             raise self._short(at - self._at, self._at)
         self._at = at
 
-    def tags(self) -> Iterable[tuple[int, Reader]]:
-        """Read the tagged fields. Return each tag with a reader of its bytes."""
-        if not self._flexible or (count := self._uvarint()) == 0:
-            return ()
-        if count > self.left:
-            raise WireError(f"{count} tagged fields in {self.left} bytes")
-        return [self._tag() for _ in range(count)]
+    def tags(self) -> Iterator[tuple[int, Reader]]:
+        """Read the tagged fields. Yield each tag with a reader of its bytes.
+
+        They ascend (KIP-482), so that none comes twice.
+        """
+        for tag, size in self._tags():
+            yield tag, Reader(self._take(size), flexible=True)
 
     def skip_tags(self) -> None:
         """Skip the tagged fields."""
@@ -119,11 +126,21 @@ class Reader:
             if at < len(data) and not data[at]:
                 self._at = at + 1  # there are none, the usual case
                 return
-        self.tags()
+        for _, size in self._tags():
+            self.skip(size)
 
-    def _tag(self) -> tuple[int, Reader]:
-        tag = self._uvarint()
-        return tag, Reader(self._take(self._uvarint()), flexible=True)
+    def _tags(self) -> Iterator[tuple[int, int]]:
+        """Yield each tag with the size of its field, which must be read or skipped by then."""
+        count = self._uvarint() if self._flexible else 0
+        if count > self.left:
+            raise WireError(f"{count} tagged fields in {self.left} bytes")
+        last = -1
+        for _ in range(count):
+            tag = self._uvarint()
+            if tag <= last:
+                raise WireError(f"the tagged field {tag} follows {last}")
+            last = tag
+            yield tag, self._uvarint()
 
     def _take(self, size: int) -> memoryview:
         at = self._at

@@ -23,6 +23,9 @@ SASL_AUTHENTICATE: Final = 36
 HANDSHAKE_VERSIONS: Final = (0, 1)
 AUTHENTICATE_VERSIONS: Final = (0, 2)
 
+#: The most mechanisms that a broker may list. Fewer than 10 are in use.
+_MOST_MECHANISMS: Final = 100
+
 
 @dataclass(frozen=True, slots=True)
 class HandshakeAnswer:
@@ -56,7 +59,7 @@ def decode_handshake(payload: Buffer) -> HandshakeAnswer:
     """Decode a SaslHandshake response of any version."""
     reader = Reader(payload, flexible=False)
     (error_code,) = reader.fields(_int16)
-    names = [reader.string() for _ in range(reader.array())]
+    names = [reader.string() for _ in range(reader.array(_MOST_MECHANISMS))]
     return HandshakeAnswer(error_code, tuple(name for name in names if name))
 
 

@@ -26,7 +26,7 @@ class Settings:
     bootstrap_servers: Sequence[tuple[str, int]] = (("broker-0.scripted", 9092),)
     client_id: str | None = "tester"
     request_timeout_ms: int = 30_000
-    receive_message_max_bytes: int = 1_000_000
+    receive_message_max_bytes: int = 2_000_000
     send_buffer_bytes: int | None = None
     receive_buffer_bytes: int | None = None
     socket_options: Sequence[tuple[int, int, int]] = ()

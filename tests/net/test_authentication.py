@@ -48,6 +48,7 @@ class SaslBroker(Network):
         self.old = old
         self.sasl = True
         self.hangs_up_at: type | None = None
+        self.challenge = b""
         self.came: list[str] = []
         self.held = threading.Event()
         self.held.set()
@@ -120,7 +121,7 @@ class SaslBroker(Network):
         return SaslAuthenticateResponse(
             error_code=58 if refused else 0,
             error_message="the token is bad" if refused else None,
-            auth_bytes=b"",
+            auth_bytes=self.challenge,
             session_lifetime_ms=self.lifetime_ms,
         )
 
@@ -281,6 +282,21 @@ def test_a_refusal_the_second_time_gives_the_requests_back(clock: FakeClock) -> 
         lost = talk.until(Lost)
     assert "the token is bad" in lost.reason
     assert (lost.unwritten, lost.unanswered) == ([request], [])
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_an_answer_of_more_than_a_mebibyte_while_it_authenticates(
+    clock: FakeClock, again: bool
+) -> None:
+    broker = SaslBroker(lambda: "good", lifetime_ms=100_000)
+    with talking(broker, clock) as talk:
+        if again:
+            talk.open()
+            clock.jump(99)
+        broker.challenge = bytes(1 << 20)
+        if not again:
+            talk.connection.open()
+        assert "more than the 1048576 that are accepted before" in talk.until(Lost).reason
 
 
 def test_a_client_without_sasl_is_asked_whether_it_is_needed(clock: FakeClock) -> None:

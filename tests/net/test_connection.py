@@ -151,6 +151,15 @@ def test_a_broker_whose_refusal_makes_no_sense(cluster: ScriptedCluster, talk: T
     assert [received.version for received in cluster.received("api_versions")] == [4, 3]
 
 
+def test_an_answer_of_more_than_a_mebibyte_before_it_is_ready(
+    cluster: ScriptedCluster, talk: Talk
+) -> None:
+    """Whoever answers on the address may send it, before it has proven anything."""
+    cluster.next("api_versions", Mangle(lambda framed: ((1 << 20) + 1).to_bytes(4, "big")))
+    talk.connection.open()
+    assert "1048577 bytes, more than the 1048576" in talk.until(Lost).reason
+
+
 def test_a_broker_that_is_too_old_is_named_as_such(clock: FakeClock) -> None:
     with (
         ScriptedCluster(versions={"produce": (0, 2)}) as cluster,

@@ -255,7 +255,9 @@ def test_the_service_of_azure_is_the_default() -> None:
             False,
         ),
         (TokenReply(200, b"x" * (LARGEST + 1)), f"the answer has more than {LARGEST} bytes", False),
-        (TokenReply.of(500, error="e" * 1000), "HTTP 500 Internal Server Error: eee", False),
+        # Not in a time that grows with the square of the text's length.
+        (TokenReply.of(500, error="e" * 1_000_000), "HTTP 500 Internal Server Error: eee", False),
+        (TokenReply.of(200, **{"n" * 99_999 + str(n): 1 for n in range(9)}), "it has: nnn", False),
     ],
     ids=lambda value: value[:40] if isinstance(value, str) else "",
 )
@@ -416,6 +418,17 @@ def test_an_endpoint_that_answers_byte_by_byte() -> None:
     with raw_server(dripping) as url:
         text = failure(basic(url, sasl_login_read_timeout_ms=SHORT))
         assert text == "it did not answer within 0.3 s (sasl_login_read_timeout_ms)"
+
+
+def test_an_endpoint_that_never_ends_its_interim_answers() -> None:
+    def chattering(peer: socket.socket) -> None:
+        peer.recv(1 << 16)
+        with contextlib.suppress(OSError):
+            while True:
+                peer.sendall(b"HTTP/1.1 100 Continue\r\n\r\n" * 1000)
+
+    with raw_server(chattering) as url:
+        assert failure(basic(url)) == f"the answer has more than {LARGEST} bytes"
 
 
 def test_an_endpoint_that_does_not_accept() -> None:

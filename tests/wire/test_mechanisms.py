@@ -73,7 +73,7 @@ def test_scram_s_own_signs_in_a_user_name() -> None:
         (SERVER_FIRST.replace(NONCE.encode(), b"another"), "a wrong nonce"),
         (SERVER_FIRST.replace(b"%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0", b""), "a wrong nonce"),
         (SERVER_FIRST.replace(b"4096", b"4095"), "requested '4095' iterations; allowed: 4096 to"),
-        (SERVER_FIRST.replace(b"4096", b"1000001"), "requested '1000001' iterations"),
+        (SERVER_FIRST.replace(b"4096", b"131073"), "requested '131073' iterations"),
         (SERVER_FIRST.replace(b"4096", b"9" * 5000), "iterations"),
         (SERVER_FIRST.replace(b"4096", b"many"), "requested 'many' iterations"),
         (SERVER_FIRST.replace(b"4096", "\u0664\u0660\u0669\u0666\u0660".encode()), "iterations"),

@@ -35,6 +35,7 @@ from pykaproducer._wire.sasl import (
     AUTHENTICATE_VERSIONS,
     HANDSHAKE_VERSIONS,
     authenticate_request,
+    decode_handshake,
     handshake_request,
 )
 from pykaproducer.testing import _messages as theirs
@@ -399,6 +400,31 @@ def test_a_metadata_answer_that_is_cut_off_is_an_error(
     cut = data.draw(st.integers(0, len(whole) - 1))
     with pytest.raises(WireError):
         decode_metadata(version, whole[:cut])
+
+
+VERSIONS_4 = bytes(2) + b"\1" + bytes(4)  # no error, no ranges, not throttled
+
+
+@pytest.mark.parametrize(
+    ("decode", "answer", "text"),
+    [
+        (decode_api_versions, VERSIONS_4 + b"\2\0\0\0\0", "tagged field 0 follows 0"),
+        (decode_api_versions, VERSIONS_4 + b"\2\5\0\1\0", "tagged field 1 follows 5"),
+        (decode_api_versions, bytes(2) + b"\xea\x07" + bytes(9000), "1001 elements where"),
+        (decode_metadata, b"\2\5\0\5\0" + bytes(50), "tagged field 5 follows 5"),
+        (
+            lambda version, payload: decode_handshake(payload),
+            bytes(5) + b"\x65" + b"\xff\xff" * 101,
+            "101 elements where at most 100",
+        ),
+    ],
+)
+def test_lists_that_no_broker_sends(
+    decode: Callable[[int, bytes], object], answer: bytes, text: str
+) -> None:
+    """Each element costs many times its size, and anything may pretend to be a broker."""
+    with pytest.raises(WireError, match=text):
+        decode(13 if decode is decode_metadata else 4, answer)
 
 
 def test_a_partition_with_a_negative_number_is_an_error() -> None:
