@@ -19,6 +19,7 @@ from pykaproducer._machines.coordination import (
 )
 from pykaproducer._machines.sequencing import ProducerId
 from pykaproducer._util.group_offsets import GroupMetadata, GroupOffset
+from pykaproducer._wire import WireError
 from pykaproducer._wire.messages import (
     ApiKey,
     BrokerAddress,
@@ -235,7 +236,7 @@ class CommitRequest(ControlRequest):
     def decode(
         self, requests: Sequence[ControlRequest], version: int, payload: bytes, protocol: int
     ) -> Sequence[int]:
-        codes = decode_txn_offset_commit(version, payload).errors.values()
+        codes = decode_txn_offset_commit(version, payload).of(self._offsets).values()
         worst = coordinate_all(self.api_key, codes)
         return [worst.code or 0]
 
@@ -269,8 +270,9 @@ class DescribeRequest(TransactionRequest):
         for request in requests:
             assert isinstance(request, DescribeRequest), "only such requests are sent as one"
             request.description = found.get(request.transactional_id)
-            missing = ErrorCode.UNKNOWN_SERVER_ERROR
-            codes.append(missing if request.description is None else request.description.error_code)
+            if request.description is None:
+                raise WireError(f"a response lacks {request.about}")
+            codes.append(request.description.error_code)
         return codes
 
 
@@ -368,6 +370,9 @@ class FetchRequest(ControlRequest):
         codes = []
         for request in fetched:
             found = answer.groups[request.group]
+            for topic, partition in () if found.error_code else request._places or ():
+                if (topic, partition) not in found.offsets:
+                    raise WireError(f"a response lacks partition {partition} of {topic}")
             request.offsets = {
                 place: each
                 for place, each in found.offsets.items()

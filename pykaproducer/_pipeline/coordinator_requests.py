@@ -162,8 +162,9 @@ def tell_answer(machine: TransactionMachine, event: Answered, now: float) -> lis
 def _tell_description(
     machine: TransactionMachine, answer: DescribeTransactionsAnswer, now: float
 ) -> list[Effect]:
-    if len(answer.transactions) != 1:
-        raise WireError(f"{len(answer.transactions)} descriptions of one transactional id")
+    names = [each.transactional_id for each in answer.transactions]
+    if names != [machine.transactional_id]:
+        raise WireError(f"{len(names)} descriptions, none or not only of the transactional id")
     (found,) = answer.transactions
     if found.error_code:
         return machine.answered(ApiKey.DESCRIBE_TRANSACTIONS, found.error_code, now)

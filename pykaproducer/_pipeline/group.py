@@ -106,6 +106,8 @@ class GroupCoordinator(CoordinatorConnection[GroupItem]):
             backoff_most=config.retry_backoff_max_ms / 1000,
             random=system_random.random,
         )
+        # Those of the last request.
+        self._asked: tuple[GroupOffset, ...] = ()
         self._unused_time = unused_time(config)
         # When to report that it is not used any more.
         self._unused_at: float | None = None
@@ -163,6 +165,7 @@ class GroupCoordinator(CoordinatorConnection[GroupItem]):
 
     def _commit(self, ask: CommitOffsets) -> None:
         asked: OffsetsToSend = ask.offsets
+        self._asked = asked.offsets
 
         def encode(version: int, correlation_id: int, client_id: str | None) -> bytes:
             return txn_offset_commit_request(
@@ -186,5 +189,6 @@ class GroupCoordinator(CoordinatorConnection[GroupItem]):
     def on_answer(self, event: Answered) -> None:
         with self.not_answered():
             answer = decode_txn_offset_commit(event.request.version, event.payload)
+            errors = answer.of(self._asked)
             now = self.clock.monotonic()
-            self._perform(self._machine.answered(answer.errors.values(), now, answer.errors))
+            self._perform(self._machine.answered(errors.values(), now, errors))

@@ -62,6 +62,16 @@ class PartitionErrorsAnswer:
     errors: dict[tuple[str, int], int]
     throttle_ms: int = 0
 
+    def of(self, offsets: Iterable[GroupOffset]) -> dict[tuple[str, int], int]:
+        """Return the errors of the partitions of *offsets*. Raises WireError if one is missing."""
+        found = {}
+        for each in offsets:
+            place = each.topic, each.partition
+            if place not in self.errors:
+                raise WireError(f"a response lacks partition {each.partition} of {each.topic}")
+            found[place] = self.errors[place]
+        return found
+
 
 @dataclass(frozen=True, slots=True)
 class AddOffsetsAnswer:

@@ -13,14 +13,16 @@ import pytest
 
 from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._errors.formatting import format_error_code
+from pykaproducer._util.clock import Clock
 from pykaproducer._wire.messages import ApiKey
 from pykaproducer.errors import TransactionError, UnsupportedFeatureError
 from pykaproducer.testing import ScriptedCluster
-from pykaproducer.testing.scripted import Drop, Refuse, proceed
+from pykaproducer.testing.scripted import Drop, Exchange, Refuse, proceed
 from tests._support.fixtures.cluster import FEATURES
 from tests.machines.test_coordination import APIS, END_ABORT, END_COMMIT, NO_ANSWER, TABLE
 from tests.pipeline.helper import SOON
 
+from .bounds import PLACE, scripted_control
 from .scripted_helper import (
     CALLS,
     IN_TRANSACTION,
@@ -234,3 +236,42 @@ def test_brokers_that_are_too_old(scripted: ScriptedCluster) -> None:
         text = str(raised.value)
         assert f"transactional id {NAME!r}: transactions need Kafka 2.5 or newer" in text
         assert text.endswith("upgrade the brokers, or remove transactional_id")
+
+
+def lacking(exchange: Exchange) -> None:
+    """Carry out nothing, and answer about nothing."""
+    answer = exchange.refusal(0)
+    for each in getattr(answer, "groups", [answer]):
+        each.topics = []
+    answer.transaction_states = []
+    exchange.answer(answer)
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_an_answer_without_the_partitions_of_the_offsets(
+    scripted: ScriptedCluster, wait: bool
+) -> None:
+    """It is no success: the connection is lost, and the request is sent again."""
+    with producer_of(scripted) as producer:
+        begun(producer).send("t", b"value")
+        scripted.next("txn_offset_commit", lacking)
+        producer.send_offsets_to_transaction({PLACE: 7}, "group", wait=wait)
+        producer.commit_transaction()
+    assert scripted.offsets("group") == {("t", 0): 7}
+    assert len(scripted.received("txn_offset_commit")) == 2
+
+
+def test_answers_to_a_control_without_what_was_asked(scripted: ScriptedCluster) -> None:
+    with producer_of(scripted) as producer:
+        begun(producer).send("t", b"value")
+        token = producer.prepare_transaction()
+        for api in ("txn_offset_commit", "describe_transactions", "offset_fetch"):
+            scripted.next(api, lacking)
+        with scripted_control(scripted, Clock()) as control:  # type: ignore[arg-type]
+            control.commit_offsets(token, {"group": {PLACE: 7}})
+            assert control.describe([NAME])[NAME].state == "Ongoing"
+            control.complete(token, commit=True)
+            assert (
+                control.offsets(["group"], {PLACE.topic: [PLACE.partition]})["group"][PLACE].offset
+                == 7
+            )
