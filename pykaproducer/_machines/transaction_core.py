@@ -221,7 +221,6 @@ class TransactionCore(TransactionCompletion):
                 self._tell_end()
             case SendAddOffsets():
                 self._transaction.added_groups.add(request.group)
-                self._give_offsets()
             case SendEndTxn():
                 self._transaction.unconfirmed = False
                 self._ended(found.outcome, now, producer)
@@ -229,7 +228,18 @@ class TransactionCore(TransactionCompletion):
     # The next request ----------------------------------------------------------------------------
 
     def _run(self, now: float) -> list[Effect]:
-        """Make the moves that are due, send what is needed, and return all effects."""
+        """Make the moves that are due, send what is needed, and return all effects.
+
+        With each event, the timeout of the transaction is looked at before anything is sent:
+
+        1. The process is paused, and the coordinator aborts the transaction.
+        2. The process continues. The program commits before the timer has been looked at.
+        3. In TV1, EndTxn would be answered as if another producer had the id, which is final.
+        """
+        if self.state in OPEN:
+            self._look_at_timeout(now)
+        if self.state in OPEN:
+            self._give_offsets()
         self._make_due_moves(now)
         if self._request is None and (self._retry_at is None or now >= self._retry_at):
             request = self._needed() or self._question(now)
@@ -241,6 +251,21 @@ class TransactionCore(TransactionCompletion):
                 self._request = request
                 self._effects.append(request)
         return self._take()
+
+    def _times_out_at(self) -> float:
+        """Return when the coordinator aborts the transaction, or when to look again."""
+        transaction = self._transaction
+        since = transaction.begun_at if transaction.touch.at is None else transaction.touch.at
+        return since + self._timeout
+
+    def _look_at_timeout(self, now: float) -> None:
+        if now < self._times_out_at():
+            return
+        if self._transaction.touch.at is None:
+            self._transaction.begun_at = now  # it does not time out before its first write
+        else:
+            outcome = CommitOutcome.NOT_COMMITTED
+            self._give_up(_M.SPOIL, self._describe(FailureKind.ABORTABLE, now, outcome=outcome))
 
     def _needed(self) -> Request | None:
         name, producer, transaction = self.transactional_id, self.producer, self._transaction

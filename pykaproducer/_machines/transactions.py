@@ -152,7 +152,6 @@ class TransactionMachine(TransactionCore):
         if caller is not None:
             transaction.waited_for = number
             self._calls.begin(_C.OFFSETS, key, caller, until)
-        self._give_offsets()
         return self._run(now)
 
     def commit(self, caller: Any, now: float, deadline: float | None = None) -> list[Effect]:
@@ -321,21 +320,8 @@ class TransactionMachine(TransactionCore):
             due.append(max(self.hold.ask_at, self._retry_at or 0.0))
         return min((when for when in due if when is not None), default=None)
 
-    def _times_out_at(self) -> float:
-        """Return when the coordinator aborts the transaction, or when to look again."""
-        transaction = self._transaction
-        since = transaction.begun_at if transaction.touch.at is None else transaction.touch.at
-        return since + self._timeout
-
     def time_passed(self, now: float) -> list[Effect]:
         """Do what is due at *now*."""
-        if self.state in OPEN and now >= self._times_out_at():
-            if self._transaction.touch.at is None:
-                self._transaction.begun_at = now  # it does not time out before its first write
-            else:
-                outcome = CommitOutcome.NOT_COMMITTED
-                failure = self._describe(FailureKind.ABORTABLE, now, outcome=outcome)
-                self._give_up(_M.SPOIL, failure)
         # First, so that the error of a caller whose deadline has passed names a request sent now.
         effects = self._run(now)
         self._calls.expire(now, lambda call: self._unfinished(FailureKind.TIMEOUT, call, now))

@@ -403,6 +403,33 @@ def test_the_timeout_of_the_transaction_is_watched(protocol: int, state: S) -> N
 
 
 @BOTH
+@pytest.mark.parametrize("event", ["commit", "prepare", "offsets", "partition_wanted", "settled"])
+def test_the_timeout_is_looked_at_before_anything_is_sent(protocol: int, event: str) -> None:
+    """The process was paused, so an event may come before the timer, which is due by now."""
+    driver = Driver(protocol).initialize().begin()
+    machine = driver.machine
+    if event == "settled":
+        driver.do(machine.commit("caller", driver.now))
+    driver.now += TIMEOUT
+    match event:
+        case "commit" | "prepare":
+            driver.do(getattr(machine, event)("caller", driver.now))
+        case "offsets":
+            driver.do(machine.offsets("caller", "g", "offsets", driver.now))
+        case "partition_wanted":
+            driver.do(machine.partition_wanted(machine.serial, "t", 1, driver.now))
+        case _:
+            driver.settle()
+    assert machine.state is S.ABORTABLE
+    assert driver.request is None
+    assert driver.has(FailRows)
+    assert not driver.has(CommitOffsets)
+    if event != "partition_wanted":
+        assert driver.failed("caller") == (FailureKind.ABORTABLE, NOT)
+        assert driver.failure("caller").timed_out
+
+
+@BOTH
 def test_a_transaction_without_a_write_does_not_time_out(protocol: int) -> None:
     driver = at(S.READY, protocol).begin(write=False)
     for _ in range(3):
