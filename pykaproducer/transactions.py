@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from pykaproducer._machines.transaction_states import (
+    ENDS,
     FailureKind,
     TransactionCall,
     TransactionFailure,
@@ -20,6 +21,7 @@ from pykaproducer._machines.transaction_states import (
 from pykaproducer._pipeline.coordinator_items import Control, ControlCaller
 from pykaproducer._pipeline.group import OffsetsToSend
 from pykaproducer._pipeline.transaction_errors import error_of
+from pykaproducer._pipeline.waiting_callers import SLACK
 from pykaproducer._process.transaction_block import BEFORE_FIRST, TransactionBlocks
 from pykaproducer._process.transaction_block import Transaction as Transaction
 from pykaproducer._util.group_offsets import group_metadata, group_offsets
@@ -44,8 +46,6 @@ _UNINITIALIZED = TransactionFailure(
 NEEDS_INIT = BEFORE_FIRST | {TransactionState.PREPARED}
 #: Calls that an interrupt does not stop, and whose result the program must read.
 _CONTINUE = (TransactionCall.COMMIT, TransactionCall.PREPARE)
-#: How long after its deadline a call stops waiting for the coordinator's stage (seconds).
-_SLACK = 0.5
 
 
 class PreparedTransaction(NamedTuple):
@@ -137,6 +137,8 @@ class TransactionalMethods(TransactionBlocks):
         Raises:
             TransactionStateError: ``init_transactions()`` has not been called, or a transaction is
                 open.
+            TransactionTimeoutError: a name server or token provider blocks the producer for longer
+                than ``max_block_ms``.
         """
         block = self._block
         if block is not None:
@@ -296,11 +298,11 @@ class TransactionalMethods(TransactionBlocks):
 
         None: the deadlines of messages, and callbacks, decide when the call ends.
         """
-        if deadline is None and call not in (TransactionCall.INIT, TransactionCall.OFFSETS):
+        if deadline is None and call in ENDS:
             return None
         if deadline is None:
             deadline = self._clock.monotonic() + self.config.max_block_ms / 1000
-        return deadline + _SLACK
+        return deadline + SLACK
 
     # Copies --------------------------------------------------------------------------------------
 

@@ -58,6 +58,7 @@ from pykaproducer._pipeline.coordinator_items import (
     AllSettled,
     BrokerDrained,
     CallerLeft,
+    CallerWaits,
     Control,
     ControlCaller,
     CoordinatorItem,
@@ -187,9 +188,9 @@ class Coordinator(CoordinatorConnection[CoordinatorItem]):
         """Hand over a control call, and return its result; None if *until* passes. By its caller.
 
         The stage keeps the deadline of a call, unless a name server or a token provider blocks it.
-        *until* limits the wait then.
+        *until* limits the wait then, or ``max_block_ms`` after the stage was seen at work.
         """
-        return self._waiting.call(control, until)
+        return self._waiting.call(control, until, self._config.max_block_ms / 1000)
 
     def leave(self, caller: ControlCaller) -> None:
         """Record that *caller* was interrupted before its call has returned."""
@@ -233,6 +234,8 @@ class Coordinator(CoordinatorConnection[CoordinatorItem]):
                     self._held_up_calls.append(item)
             case CallerLeft():
                 machine.caller_left(item.caller)
+            case CallerWaits():
+                item.caller.seen = True
             case CoordinatorCame():
                 self.coordinator_came(item, now)
             case GroupUnused():
@@ -277,6 +280,8 @@ class Coordinator(CoordinatorConnection[CoordinatorItem]):
                     effects = machine.init(
                         caller, now, item.deadline, transactional_id=item.transactional_id
                     )
+                case TransactionCall.BEGIN if caller.left:
+                    effects = []  # its call has failed
                 case TransactionCall.BEGIN:
                     effects = [*machine.begin(now), AnswerCaller(caller)]
                 case TransactionCall.OFFSETS:

@@ -16,8 +16,10 @@ from pykaproducer._util.clock import held_lock
 class ControlCaller:
     """A thread that waits for the result of a control call."""
 
-    #: It was interrupted, and does not read the result.
+    #: It was interrupted or has given up, and does not read the result.
     left = False
+    #: The stage has reacted to :class:`CallerWaits`.
+    seen = False
 
     def __init__(self) -> None:
         # The result under a fixed key. If two threads set it at once, setdefault() keeps one.
@@ -55,6 +57,13 @@ class Control:
 @dataclass(frozen=True, slots=True)
 class CallerLeft:
     """A caller no longer waits."""
+
+    caller: ControlCaller
+
+
+@dataclass(frozen=True, slots=True)
+class CallerWaits:
+    """A caller without a timeout asks whether the stage is blocked."""
 
     caller: ControlCaller
 
@@ -130,6 +139,7 @@ class TransactionChanged:
 CoordinatorItem = (
     Control
     | CallerLeft
+    | CallerWaits
     | WantPartition
     | LeaderWithoutTv2
     | RowFailed

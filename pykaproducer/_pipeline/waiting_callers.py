@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from pykaproducer._machines.transaction_effects import AnswerCaller
 from pykaproducer._machines.transaction_states import TransactionCall, TransactionFailure
-from pykaproducer._pipeline.coordinator_items import CallerLeft, Control, ControlCaller
+from pykaproducer._pipeline.coordinator_items import (
+    CallerLeft,
+    CallerWaits,
+    Control,
+    ControlCaller,
+)
 from pykaproducer._util import threads
 from pykaproducer._util.clock import Clock
+
+#: How long after its deadline a call stops waiting for the stage (seconds).
+SLACK: Final = 0.5
 
 
 class WaitingCallers:
@@ -20,7 +29,7 @@ class WaitingCallers:
     def __init__(
         self,
         clock: Clock,
-        put: Callable[[Control | CallerLeft], None],
+        put: Callable[[Control | CallerLeft | CallerWaits], None],
         failure_of: Callable[[TransactionCall], TransactionFailure],
     ) -> None:
         self._clock = clock
@@ -29,8 +38,11 @@ class WaitingCallers:
         self._callers: dict[ControlCaller, TransactionCall] = {}
         self._gave_up = False
 
-    def call(self, control: Control, until: float | None) -> AnswerCaller | None:
+    def call(self, control: Control, until: float | None, patience: float) -> AnswerCaller | None:
         """Hand over a control call, and return its result; None if *until* passes. By its caller.
+
+        *until* None: the stage decides when the call ends. None is returned if it is blocked then:
+        it has to react every *patience* seconds.
 
         No call waits forever: this method (1) adds the caller, (2) reads ``_gave_up``;
         :meth:`give_up` (1) sets that, (2) ends the wait of all callers.
@@ -41,7 +53,10 @@ class WaitingCallers:
             self._put(control)
             if self._gave_up:
                 self.give_up()
-            threads.acquire(self._clock, caller.done, until)
+            if until is None:
+                self._wait_for_stage(caller, patience)
+            else:
+                threads.acquire(self._clock, caller.done, until)
         except BaseException:  # KeyboardInterrupt
             self.leave(caller)
             raise
@@ -52,6 +67,14 @@ class WaitingCallers:
             # One that comes from here on is not read: the next equal call gets it.
             self.leave(caller)
         return result
+
+    def _wait_for_stage(self, caller: ControlCaller, patience: float) -> None:
+        clock = self._clock
+        while not threads.acquire(clock, caller.done, clock.monotonic() + max(patience, SLACK)):
+            caller.seen = False
+            self._put(CallerWaits(caller))
+            if threads.acquire(clock, caller.done, clock.monotonic() + SLACK) or not caller.seen:
+                return
 
     def leave(self, caller: ControlCaller) -> None:
         """Record that *caller* does not read its result, as its call was interrupted.

@@ -34,6 +34,7 @@ from pykaproducer._machines.transaction_states import (
 from pykaproducer._pipeline.coordinator_items import Control, ControlCaller
 from pykaproducer._pipeline.transaction_errors import error_of
 from pykaproducer._pipeline.unreported import Failures, Taken, UnreportedFailures
+from pykaproducer._pipeline.waiting_callers import SLACK
 from pykaproducer._pipeline.wiring import Pipeline
 from pykaproducer._util.clock import Clock
 from pykaproducer._util.guarded_log import GuardedLogger
@@ -52,8 +53,6 @@ ROUNDS = 100
 _OPEN = frozenset({TransactionState.IN_TRANSACTION, TransactionState.ABORTABLE})
 #: Its end is not known.
 _UNFINISHED = frozenset({FailureKind.TIMEOUT, FailureKind.CLOSED})
-#: How much later than at its deadline close() stops waiting for the coordinator's stage (seconds).
-_SLACK = 0.5
 #: After this time, close() logs what it waits for (seconds).
 _PATIENCE = 2.0
 
@@ -188,7 +187,7 @@ def end_transaction(
         deadline = clock.monotonic() + seconds
     # The stage keeps the deadline, unless a resolver blocks it.
     ended = coordinator.call(
-        Control(TransactionCall.CLOSE, ControlCaller(), deadline), deadline + _SLACK
+        Control(TransactionCall.CLOSE, ControlCaller(), deadline), deadline + SLACK
     )
     if ended is None or (ended.failure is not None and ended.failure.kind in _UNFINISHED):
         unsure = ended is not None and ended.outcome is CommitOutcome.POSSIBLY_COMMITTED

@@ -6,6 +6,7 @@ And it can be called again: with a coordinator that works, the same call succeed
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -33,6 +34,7 @@ from tests.transactions.bounds import (
     heal,
     scripted_control,
 )
+from tests.transactions.helper import PATIENCE
 
 #: The timeout of each call (seconds).
 TIMEOUT = 5.0
@@ -119,6 +121,42 @@ def test_calls_of_a_producer(scripted: ScriptedCluster, name: str, fault: str) -
     finally:
         heal(scripted)
         producer.abort()
+
+
+@pytest.mark.parametrize("name", ["begin", "commit", "abort"])
+def test_a_blocked_stage_does_not_block_calls_without_a_timeout(name: str) -> None:
+    """As by a resolver: the stage cannot keep the deadline of the call."""
+    is_armed, is_free = threading.Event(), threading.Event()
+    with ScriptedCluster(topics={TOPIC: 1}) as scripted:
+        resolve = scripted.network.resolve
+
+        def slow(host: str, port: int) -> Any:
+            if is_armed.is_set() and "coordinator" in threading.current_thread().name:
+                is_free.wait()
+            return resolve(host, port)
+
+        scripted.network.resolve = slow  # type: ignore[method-assign]
+        producer = scripted.producer(transactional_id=NAME, max_block_ms=500)
+        call = getattr(producer, f"{name}_transaction")
+        try:
+            if name == "begin":
+                is_armed.set()
+                with pytest.raises(TransactionTimeoutError):
+                    producer.init_transactions()
+            else:
+                _begin(producer)
+                is_armed.set()
+                scripted.stop(0)
+                scripted.start(0)
+            with pytest.raises(TransactionTimeoutError):
+                call()
+            is_free.set()
+            if name == "begin":
+                producer.init_transactions(PATIENCE)
+            call(*[PATIENCE][: name != "begin"])
+        finally:
+            is_free.set()
+            producer.abort()
 
 
 # The control client -------------------------------------------------------------------------------
