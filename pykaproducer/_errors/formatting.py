@@ -33,6 +33,29 @@ def format_partition(topic: str, partition: int | None = None) -> str:
     return f"topic {topic!r} partition {partition}"
 
 
+def one_line(text: str, most: int = 200) -> str:
+    """Return text from elsewhere in printable characters, on one line, *most* at the most.
+
+    Brokers, proxies and endpoints may send line breaks and escapes, which would forge lines of a
+    log or control a terminal.
+    """
+    start = text[: 10 * most]
+    found = " ".join("".join(c for c in start if c.isprintable() or c.isspace()).split())
+    if len(found) > most or len(start) < len(text):
+        return found[: most - 3] + "..."
+    return found
+
+
+def name_shown(name: str) -> str:
+    """Return a name that another client has chosen, such that it is one word, and what it is.
+
+    If it is not, or might pass for a quoted one, it is quoted, with escapes.
+    """
+    is_word = name.isprintable() and not set(name) & {" ", "'", '"'} and name
+    found = name if is_word else ascii(name)
+    return found if len(found) <= 200 else f"{found[:197]}..."
+
+
 def counted(count: int, noun: str) -> str:
     """Format a number and what it counts: ``"1 row"``, ``"2,000 rows"``."""
     return f"{count:,} {noun}{'s' * (count != 1)}"

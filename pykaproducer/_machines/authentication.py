@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from pykaproducer._errors.codes import ErrorCode
-from pykaproducer._errors.formatting import format_error_code
+from pykaproducer._errors.formatting import format_error_code, one_line
 from pykaproducer._wire import sasl
 from pykaproducer._wire.mechanism import Mechanism, MechanismError
 
@@ -111,7 +111,7 @@ class Authentication:
     def _handshaken(self, answer: sasl.HandshakeAnswer) -> SaslRequest | Authenticated:
         name = self._credentials.mechanism
         if answer.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
-            there = ", ".join(answer.mechanisms) or "none"
+            there = one_line(", ".join(answer.mechanisms)) or "none"
             raise self._failed(f"the broker has not enabled {name}; it has: {there}")
         if answer.error_code == ErrorCode.ILLEGAL_SASL_STATE:
             raise self._failed(

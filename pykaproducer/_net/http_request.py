@@ -19,13 +19,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from pykaproducer._errors.formatting import one_line
 from pykaproducer._util.openssl import reason_of
 
 #: The largest answer that is accepted, with its head (bytes). Tokens have a few thousand.
 LARGEST: Final = 1 << 20
 _CHUNK: Final = 1 << 16
-#: How much of a server's text is shown.
-_MOST_TEXT: Final = 200
 #: A signed JWT in a server's text. It begins at the start of a word: otherwise a long one would
 #: take a time that grows with the square of its length.
 _JWT: Final = re.compile(r"(?<![\w-])[\w-]{8,}\.[\w-]{8,}\.[\w-]+")
@@ -252,9 +251,7 @@ def shown(text: object, secrets: Sequence[str]) -> str:
     for secret in secrets:
         if folded := " ".join(secret.split()):
             found = found.replace(folded, "<not shown>")
-    found = _JWT.sub("<not shown>", found)
-    found = "".join(letter for letter in found if letter.isprintable())
-    return found if len(found) <= _MOST_TEXT else found[: _MOST_TEXT - 3] + "..."
+    return one_line(_JWT.sub("<not shown>", found))
 
 
 def _named(setting: str | None) -> str:

@@ -63,7 +63,7 @@ def decode_create_topic(version: int, payload: Buffer) -> tuple[int, str | None]
     if version >= 7:
         reader.fields(_topic_id)
     (error_code,) = reader.fields(_int16)
-    return error_code, reader.string()
+    return error_code, reader.text()
 
 
 _int16 = struct.Struct(">h")

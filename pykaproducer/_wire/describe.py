@@ -9,7 +9,6 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pykaproducer._wire import WireError
 from pykaproducer._wire.reader import Reader
 
 if TYPE_CHECKING:
@@ -91,11 +90,9 @@ def decode_description(
 
 
 def _read_broker(reader: Reader, version: int) -> BrokerDescription:
-    node_id, host, port = reader.int32(), reader.string(), reader.int32()
+    node_id, host, port = reader.int32(), reader.host(), reader.int32()
     rack = reader.string() if version >= 1 else None
     reader.skip_tags()
-    if host is None:
-        raise WireError("a broker without host name")
     return BrokerDescription(node_id, host, port, rack)
 
 

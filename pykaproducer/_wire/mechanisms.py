@@ -16,6 +16,7 @@ import hmac
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from pykaproducer._errors.formatting import one_line
 from pykaproducer._wire.mechanism import MechanismError
 from pykaproducer._wire.token_bearer import client_response
 
@@ -66,7 +67,7 @@ class Scram:
         if self._signature is None:
             return self._prove(challenge.decode(), fields)
         if "e" in fields:
-            raise MechanismError(f"the broker reported {fields['e']}")
+            raise MechanismError(f"the broker reported {one_line(fields['e'])}")
         if not hmac.compare_digest(_decoded(fields.get("v", "")), self._signature):
             raise MechanismError(
                 "the broker did not prove that it knows the password; it may be an impostor"

@@ -250,7 +250,7 @@ def decode_metadata(version: int, payload: Buffer) -> MetadataAnswer:
     reader.skip_tags()  # the header's
     throttle_ms = reader.int32() if version >= 3 else 0
     brokers = tuple(read_broker(reader, has_rack=version >= 1) for _ in range(reader.array()))
-    cluster_id = reader.string() if version >= 2 else None
+    cluster_id = reader.text() if version >= 2 else None
     if version >= 1:
         reader.int32()  # controller
     topics = [_read_topic(reader, version) for _ in range(reader.array())]
@@ -264,12 +264,10 @@ def decode_metadata(version: int, payload: Buffer) -> MetadataAnswer:
 
 def read_broker(reader: Reader, *, has_rack: bool = True) -> BrokerAddress:
     """Read a broker's id, host, port and rack, a structure that several responses have."""
-    node_id, host, port = reader.int32(), reader.string(), reader.int32()
+    node_id, host, port = reader.int32(), reader.host(), reader.int32()
     if has_rack:
         reader.string()
     reader.skip_tags()
-    if host is None:
-        raise WireError("a broker has no host name")
     return BrokerAddress(node_id, host, port)
 
 

@@ -137,7 +137,7 @@ def _partition(reader: Reader, version: int, topic: str) -> ProducedPartition:
     if version < 8 or (version >= _FLEXIBLE and reader.skip_if_next(_NO_DETAILS)):
         return ProducedPartition(topic, index, error_code, base_offset, append_time, log_start)
     record_errors = tuple(_record_error(reader) for _ in range(reader.array()))
-    error_message = reader.string()
+    error_message = reader.text()
     leader: tuple[int, int] | None = None
     for tag, field in reader.tags():
         if tag == 0 and version >= 10:
@@ -156,6 +156,6 @@ def _partition(reader: Reader, version: int, topic: str) -> ProducedPartition:
 
 
 def _record_error(reader: Reader) -> tuple[int, str | None]:
-    index, text = reader.int32(), reader.string()
+    index, text = reader.int32(), reader.text()
     reader.skip_tags()
     return index, text

@@ -6,11 +6,14 @@ import struct
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from pykaproducer._errors.formatting import one_line
 from pykaproducer._wire import WireError
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+#: Names have at most 253 characters (RFC 1035).
+_LONGEST_HOST = 255
 _int16 = struct.Struct(">h")
 _int32 = struct.Struct(">i")
 
@@ -62,6 +65,20 @@ class Reader:
         value = self.string()
         if value is None:
             raise WireError("a string that is required is null")
+        return value
+
+    def text(self) -> str | None:
+        """Read a string that is only shown. Return it on one line, None for the null string."""
+        value = self.string()
+        return None if value is None else one_line(value)
+
+    def host(self) -> str:
+        """Read a host name or address. It may be empty."""
+        value = self.string()
+        if value is None:
+            raise WireError("a broker has no host name")
+        if len(value) > _LONGEST_HOST or not value.isprintable() or " " in value:
+            raise WireError(f"{one_line(value)!r} is not a host name")
         return value
 
     def blob(self) -> bytes:

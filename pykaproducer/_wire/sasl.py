@@ -59,7 +59,7 @@ def decode_handshake(payload: Buffer) -> HandshakeAnswer:
     """Decode a SaslHandshake response of any version."""
     reader = Reader(payload, flexible=False)
     (error_code,) = reader.fields(_int16)
-    names = [reader.string() for _ in range(reader.array(_MOST_MECHANISMS))]
+    names = [reader.text() for _ in range(reader.array(_MOST_MECHANISMS))]
     return HandshakeAnswer(error_code, tuple(name for name in names if name))
 
 
@@ -80,7 +80,7 @@ def decode_authenticate(version: int, payload: Buffer) -> AuthenticateAnswer:
     reader = Reader(payload, flexible=version >= 2)
     reader.skip_tags()  # the header's
     (error_code,) = reader.fields(_int16)
-    message = reader.string()
+    message = reader.text()
     token = reader.blob()
     (lifetime_ms,) = reader.fields(_int64) if version >= 1 else (0,)
     reader.skip_tags()

@@ -160,7 +160,7 @@ def decode_find_coordinator(
     throttle_ms = reader.int32()
     if version < 4:
         (error_code,) = reader.fields(_int16)
-        message = reader.string()
+        message = reader.text()
         address = _read_address(reader)
         reader.skip_tags()
         found = FoundCoordinator(_only(keys, version), error_code, address, message)
@@ -178,13 +178,13 @@ def _read_coordinator(reader: Reader) -> FoundCoordinator:
     key = reader.required_string()
     address = _read_address(reader)
     (error_code,) = reader.fields(_int16)
-    message = reader.string()
+    message = reader.text()
     reader.skip_tags()
     return FoundCoordinator(key, error_code, address, message)
 
 
 def _read_address(reader: Reader) -> BrokerAddress:
-    return BrokerAddress(reader.int32(), reader.required_string(), reader.int32())
+    return BrokerAddress(reader.int32(), reader.host(), reader.int32())
 
 
 def _only(keys: Sequence[str], version: int) -> str:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pykaproducer._errors.formatting import check_topic, format_error_code
+from pykaproducer._errors.formatting import check_topic, format_error_code, name_shown
 from pykaproducer._net.inspect import list_cluster
 from pykaproducer._util.group_offsets import text_of
 from pykaproducer._wire.describe import ClusterDescription, PartitionDescription, TopicDescription
@@ -174,7 +174,7 @@ def run_list(options: argparse.Namespace) -> int:
         print(json.dumps([_brief(topic) for topic in found], indent=2))
     else:
         for topic in found:
-            print(topic.name)
+            print(name_shown(topic.name))
     return 0
 
 
@@ -363,7 +363,7 @@ def _lines(topic: TopicDescription, cluster: ClusterDescription, offsets: Offset
 def _title(topic: TopicDescription) -> str:
     partitions, replicas = len(topic.partitions), _replicas(topic)
     return (
-        f"{topic.name}: {partitions} partition{'s' * (partitions != 1)}, "
+        f"{name_shown(topic.name)}: {partitions} partition{'s' * (partitions != 1)}, "
         f"{replicas} replica{'s' * (replicas != 1)}"
     )
 

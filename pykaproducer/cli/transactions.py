@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pykaproducer._errors.formatting import counted, format_error_code
+from pykaproducer._errors.formatting import counted, format_error_code, name_shown
 from pykaproducer.cli import _signals
 from pykaproducer.cli.common import (
     CommandError,
@@ -263,10 +263,10 @@ def _tell_result(result: Mapping[str, Any], *, dry_run: bool) -> None:
     """Print what was done, or would be done, with an id."""
     from pykaproducer.transaction_control import OPEN_STATES
 
-    name, state = result["transactional_id"], result["state"]
     if result["error"]:
-        notify(f"transactional id {name!r}: {result['error']}")
+        notify(f"transactional id {result['transactional_id']!r}: {result['error']}")
         return
+    name, state = name_shown(result["transactional_id"]), result["state"]
     if result["action"] == "abort":
         would = "would abort" if dry_run else "aborted"
         count = counted(len(result["partitions"]), "partition")
@@ -275,9 +275,9 @@ def _tell_result(result: Mapping[str, Any], *, dry_run: bool) -> None:
     elif state == "Ongoing":
         print(f"{name}: its transaction has just ended", flush=True)
     elif state in OPEN_STATES:
-        print(f"{name}: its transaction is being ended already ({state})", flush=True)
+        print(f"{name}: its transaction is being ended already ({name_shown(state)})", flush=True)
     else:
-        print(f"{name}: no open transaction ({state})", flush=True)
+        print(f"{name}: no open transaction ({name_shown(state)})", flush=True)
 
 
 @contextlib.contextmanager
@@ -351,8 +351,8 @@ def _table(figures: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         is_open = each["open_ms"] is not None
         rows.append(
             (
-                each["transactional_id"],
-                each["state"],
+                name_shown(each["transactional_id"]),
+                name_shown(each["state"]),
                 str(each["producer_id"]),
                 _duration(each["open_ms"]) if is_open else "",
                 _duration(each["timeout_ms"]) + " (passed)" * each["overdue"] if is_open else "",
@@ -368,7 +368,7 @@ def _table(figures: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 def _lines(found: TransactionDescription, now: float) -> Iterator[str]:
     """Format one id."""
     figures = _figures(found, now)
-    yield f"{found.transactional_id}: {found.state}"
+    yield f"{name_shown(found.transactional_id)}: {name_shown(found.state)}"
     yield f"    producer id  {found.producer_id}, epoch {found.producer_epoch}"
     if figures["open_ms"] is None:
         yield f"    timeout      {_duration(found.timeout_ms)}"
@@ -381,7 +381,7 @@ def _lines(found: TransactionDescription, now: float) -> Iterator[str]:
         topics.setdefault(topic, []).append(partition)
     yield f"    written to   {counted(len(found.partitions), 'partition')}"
     for topic, partitions in topics.items():
-        yield f"        {topic}: {', '.join(map(str, partitions))}"
+        yield f"        {name_shown(topic)}: {', '.join(map(str, partitions))}"
 
 
 def _duration(milliseconds: int) -> str:

@@ -233,7 +233,7 @@ class TransactionApis:
 
     def _list(self, broker: int, request: Any) -> Any:
         try:
-            pattern = re.compile(request.transactional_id_pattern or ".*")
+            pattern = re.compile(request.transactional_id_pattern or "(?s).*")
         except re.error:
             return ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
         kind = ListTransactionsResponse.TransactionState

@@ -150,6 +150,24 @@ def test_nothing_to_list(scripted: ScriptedCluster, capsys: pytest.CaptureFixtur
     assert printed(capsys, "list", "--overdue", "--prefix", "orders", *servers) == ("", "")
 
 
+@pytest.mark.parametrize("name", ["x\nbilling-7  Ongoing", "a b", "\x1b[31m", "'a'", "a\u202eb"])
+def test_an_id_that_pretends_to_be_more(
+    name: str, scripted: ScriptedCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Any client may choose it, and who reads the table may fence what it names."""
+    servers = ["--bootstrap-servers", scripted.bootstrap_servers]
+    with scripted.producer(transactional_id=name) as producer, producer.transaction():
+        producer.send("t", b"value")
+    out, _ = printed(capsys, "list", *servers)
+    _head, line = out.splitlines()
+    assert line.startswith(ascii(name) + "  ")
+    for action in ("describe", "fence"):
+        line, *_ = printed(capsys, action, name, *servers)[0].splitlines()
+        assert line.startswith(ascii(name) + ": ")
+    (found,) = json.loads(printed(capsys, "list", "--json", *servers)[0])
+    assert found["transactional_id"] == name
+
+
 @pytest.mark.parametrize("options", [[], ["--prefix", "x"], ["--overdue"]], ids=str)
 def test_a_list_without_any_id(
     options: list[str], scripted: ScriptedCluster, capsys: pytest.CaptureFixture[str]

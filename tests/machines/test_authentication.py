@@ -202,6 +202,7 @@ def test_a_refusal_without_words_has_its_code() -> None:
     ("code", "there", "text"),
     [
         (33, ("PLAIN", "GSSAPI"), "has not enabled SCRAM-SHA-512; it has: PLAIN, GSSAPI"),
+        (33, ("x\nforged\x1b[31m",) * 99, "it has: x forged[31m, x forged[31m, x forged"),
         (33, (), "has not enabled SCRAM-SHA-512; it has: none"),
         (34, (), "does not ask for SASL; is security_protocol 'SASL_SSL' right?"),
         (31, (), "CLUSTER_AUTHORIZATION_FAILED (31)"),
@@ -210,7 +211,16 @@ def test_a_refusal_without_words_has_its_code() -> None:
 def test_a_handshake_that_is_refused(code: int, there: tuple[str, ...], text: str) -> None:
     broker = Broker()
     broker.versions()
-    assert text in refusal(lambda: broker.handshake(code, *there))
+    found = refusal(lambda: broker.handshake(code, *there))
+    assert text in found
+    assert len(found) < 400
+
+
+def test_a_refusal_whose_words_would_forge_the_log() -> None:
+    broker = Broker().introduced()
+    text = refusal(lambda: broker.authenticate(code=58, text="x\nforged\x1b[31m" + "y" * 32_000))
+    assert ": x forged[31my" in text
+    assert len(text) < 400
 
 
 def test_a_broker_without_sasl() -> None:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
+from pykaproducer._errors.formatting import one_line
 from pykaproducer._wire import WireError
 from pykaproducer._wire.messages import VERSIONS, ApiKey
 
@@ -20,6 +21,9 @@ int64 = st.integers(-(2**63), 2**63 - 1)
 #: Includes lengths around the limit at which a compact length takes a second byte.
 names = st.text(st.characters(exclude_categories=["Cs"]), max_size=150)
 client_ids = st.none() | names
+#: Texts that are shown as they are, and host names.
+texts = names.map(one_line)
+hosts = texts.map(lambda text: text.replace(" ", ""))
 
 
 def versions(key: ApiKey) -> st.SearchStrategy[int]:

@@ -95,6 +95,7 @@ def test_a_first_answer_that_is_wrong(answer: bytes, text: str) -> None:
         (b"v=" + base64.b64encode(FORGED), "did not prove that it knows"),
         (b"x=y", "did not prove that it knows"),
         (b"e=other-error", "the broker reported other-error"),
+        (b"e=x\nforged\x1b[31m", r"the broker reported x forged\[31m"),
         (b"v=?", "not valid SCRAM"),
     ],
 )

@@ -43,12 +43,14 @@ from pykaproducer.testing._admin_messages import CreateTopicsRequest, CreateTopi
 from tests.wire.helper import (
     check_answer,
     client_ids,
+    hosts,
     int16,
     int32,
     int64,
     names,
     payload,
     read_request,
+    texts,
     versions,
 )
 
@@ -149,7 +151,7 @@ def test_create_topic_request(
     assert (request.timeout_ms, request.validate_only) == (5, False)
 
 
-@given(st.integers(2, 6), int16, st.none() | names)
+@given(st.integers(2, 6), int16, st.none() | texts)
 def test_create_topic_answer(version: int, code: int, message: str | None) -> None:
     topic = CreateTopicsResponse.CreatableTopicResult(
         name="t", error_code=code, error_message=message
@@ -268,7 +270,7 @@ def test_a_broker_that_does_not_know_the_version_answers_as_in_version_0(version
     assert decoded.ranges == {18: (0, 2)}
 
 
-brokers = st.lists(st.tuples(int32, names, int32, st.none() | names), max_size=3)
+brokers = st.lists(st.tuples(int32, hosts, int32, st.none() | names), max_size=3)
 metadata_partitions = st.lists(
     st.tuples(int16, st.integers(0, 2**31 - 1), int32, int32, st.lists(int32, max_size=4)),
     max_size=4,
@@ -439,6 +441,14 @@ def test_a_broker_without_host_is_an_error() -> None:
     assert decode_metadata(9, sent).brokers == (BrokerAddress(1, "h", 9092),)
     with pytest.raises(WireError, match="has no host name"):
         decode_metadata(9, sent.replace(b"\x02h", b"\x00"))
+
+
+@pytest.mark.parametrize("host", ["a\nb", "a b", "\x1b[31m", "a\u202eb", "a" * 256])
+def test_what_cannot_be_a_host_name_is_an_error(host: str) -> None:
+    """It would be in the log, and forge lines of it."""
+    with pytest.raises(WireError, match="is not a host name") as raised:
+        decode_metadata(9, payload(their_metadata(9, 0, [(1, host, 9092, None)], [])))
+    assert str(raised.value).isprintable()
 
 
 def test_text_that_is_not_utf_8_is_an_error() -> None:

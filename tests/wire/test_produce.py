@@ -15,7 +15,7 @@ from pykaproducer._wire.produce import decode_produce
 from pykaproducer.testing._messages import ProduceResponse
 from tests._support.produce import produce_request
 from tests.testing.helper import produce_request as their_request
-from tests.wire.helper import client_ids, int16, int32, int64, names, payload
+from tests.wire.helper import client_ids, hosts, int16, int32, int64, names, payload, texts
 
 FIRST, LAST = VERSIONS[ApiKey.PRODUCE]
 versions = st.integers(FIRST, LAST)
@@ -79,7 +79,7 @@ def test_a_version_that_is_not_built_is_refused(version: int) -> None:
 _Topic = ProduceResponse.TopicProduceResponse
 _Partition = _Topic.PartitionProduceResponse
 
-record_errors = st.lists(st.tuples(int32, st.none() | names), max_size=3)
+record_errors = st.lists(st.tuples(int32, st.none() | texts), max_size=3)
 leaders = st.none() | st.tuples(st.integers(0, 2**31 - 1), int32)
 partitions = st.fixed_dictionaries(
     {
@@ -89,7 +89,7 @@ partitions = st.fixed_dictionaries(
         "log_append_time_ms": int64,
         "log_start_offset": int64,
         "record_errors": record_errors,
-        "error_message": st.none() | names,
+        "error_message": st.none() | texts,
         "current_leader": leaders,
     }
 )
@@ -97,7 +97,7 @@ answers = st.fixed_dictionaries(
     {
         "throttle_time_ms": int32,
         "topics": st.lists(st.tuples(names, st.lists(partitions, max_size=4)), max_size=3),
-        "node_endpoints": st.lists(st.tuples(int32, names, int32, st.none() | names), max_size=2),
+        "node_endpoints": st.lists(st.tuples(int32, hosts, int32, st.none() | names), max_size=2),
     }
 )
 

@@ -49,12 +49,14 @@ from pykaproducer.testing import _transaction_messages as theirs
 from tests.wire.helper import (
     check_answer,
     client_ids,
+    hosts,
     int16,
     int32,
     int64,
     names,
     payload,
     read_request,
+    texts,
     versions,
 )
 
@@ -275,7 +277,7 @@ def test_what_a_version_cannot_say_is_an_error(encode: Callable[[], object], tex
 
 
 coordinators = st.builds(
-    FoundCoordinator, names, int16, st.builds(BrokerAddress, int32, names, int32), st.none() | names
+    FoundCoordinator, names, int16, st.builds(BrokerAddress, int32, hosts, int32), st.none() | texts
 )
 
 
