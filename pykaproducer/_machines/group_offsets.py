@@ -1,10 +1,10 @@
-"""The offsets of one group: TxnOffsetCommit requests to the coordinator of the group.
+"""The offsets of groups: TxnOffsetCommit requests to the coordinator of one group after the other.
 
 One request is under way at a time, and the offsets are committed in the order in which they were
-given. The stage of the group owns the machine, gives it the events, and performs the effects:
-``SendFindGroup`` and ``SendTxnOffsetCommit``, of which one is under way at a time, and
-``ReportOffsets``, of which there is one for each ``CommitOffsets`` that was not given up.
-``TransactionMachine.offsets_answered`` handles it.
+given. The stage of the groups owns the machine, gives it the events, and performs the effects:
+``SendFindGroup`` and ``SendTxnOffsetCommit``, of which one is under way at a time, ``LeaveGroup``,
+which ends that one, and ``ReportOffsets``, of which there is one for each ``CommitOffsets`` that
+was not given up. ``TransactionMachine.offsets_answered`` handles it.
 """
 
 from __future__ import annotations
@@ -44,6 +44,11 @@ class SendTxnOffsetCommit:
 
 
 @dataclass(frozen=True, slots=True)
+class LeaveGroup:
+    """End the request under way, of offsets that were given up, and close the connection."""
+
+
+@dataclass(frozen=True, slots=True)
 class ReportOffsets:
     """Report the result of ``CommitOffsets`` *number* to the coordinator's stage."""
 
@@ -52,11 +57,11 @@ class ReportOffsets:
     found: Coordination
 
 
-GroupEffect = SendFindGroup | SendTxnOffsetCommit | ReportOffsets
+GroupEffect = SendFindGroup | SendTxnOffsetCommit | LeaveGroup | ReportOffsets
 
 
 class GroupOffsets:
-    """Decides what is sent to the coordinator of one group."""
+    """Decides what is sent to the coordinators of groups. All of one transaction, so in turn."""
 
     def __init__(
         self,
@@ -67,6 +72,7 @@ class GroupOffsets:
         random: Callable[[], float],
     ) -> None:
         """Begin without a coordinator. Times are in seconds; *random* returns numbers in [0, 1)."""
+        #: The one whose coordinator is connected, or looked up. It changes with the offsets.
         self.group = group
         self._random = random
         self._asks: deque[CommitOffsets] = deque()
@@ -139,7 +145,7 @@ class GroupOffsets:
     def _handle(
         self, ask: CommitOffsets | None, found: Coordination, now: float
     ) -> list[GroupEffect]:
-        """Handle an answer about *ask*, None: about the coordinator, and so about all offsets."""
+        """Handle an answer about *ask*, None: about the coordinator, and so about all of its."""
         effects: list[GroupEffect] = []
         if found.reaction is Reaction.FIND:
             self._connected = False
@@ -147,19 +153,38 @@ class GroupOffsets:
             self._retry_at = now + self._delays.after(found.reaction, self._random())
         else:
             self._delays.reset()
-            about = [each for each in self._asks if ask is None or each is ask]
+            about = [
+                each
+                for each in self._asks
+                if each is ask or (ask is None and each.group == self.group)
+            ]
             for each in about:
                 self._asks.remove(each)
                 effects.append(ReportOffsets(each.serial, each.number, found))
         return effects + self._run(now)
 
     def _run(self, now: float) -> list[GroupEffect]:
+        effects = self._change_group()
         if self._request is not None or not self._asks:
-            return []
+            return effects
         if self._retry_at is not None and now < self._retry_at:
-            return []
+            return effects
         self._retry_at = None
         self._request = (
             SendTxnOffsetCommit(self._asks[0]) if self._connected else SendFindGroup(self.group)
         )
-        return [self._request]
+        return [*effects, self._request]
+
+    def _change_group(self) -> list[GroupEffect]:
+        """Turn to the group of the next offsets.
+
+        If a request is under way, it is of offsets that were given up, and must not hold up those
+        of another group: its broker may never answer.
+        """
+        if not self._asks or self._asks[0].group == self.group:
+            return []
+        self.group = self._asks[0].group
+        request, self._request = self._request, None
+        self._connected, self._retry_at = False, None
+        self._delays.reset()
+        return [] if request is None else [LeaveGroup()]

@@ -86,6 +86,9 @@ log = GuardedLogger("pykaproducer.transactions")
 #: member of a group (KIP-447). Both came with Kafka 2.5.
 _REQUIRED = ((ApiKey.INIT_PRODUCER_ID, 3), (ApiKey.TXN_OFFSET_COMMIT, 3))
 
+#: The most stages for groups. Each has a thread, a connection and three descriptors.
+_MOST_GROUP_STAGES = 4
+
 #: The calls that may have committed a transaction.
 _COMMITS = frozenset({TransactionCall.COMMIT, TransactionCall.CLOSE})
 
@@ -131,7 +134,7 @@ class Coordinator(CoordinatorConnection[CoordinatorItem]):
         self._failing: int | None = None
         self._held_up_calls: list[Control] = []
         self._held_up_results: list[AnswerCaller] = []
-        # The stages of the groups whose offsets were sent, by name.
+        # The stages of the groups whose offsets were sent, by name; the last used one is last.
         self._groups: dict[str, Worker[CommitOffsets | GiveUpOffsets]] = {}
         self._number_of_groups = 0
         #: Of the batches that the BrokerWorkers seal.
@@ -239,7 +242,7 @@ class Coordinator(CoordinatorConnection[CoordinatorItem]):
             case CoordinatorCame():
                 self.coordinator_came(item, now)
             case GroupUnused():
-                self._end_group(item.group, item.stage)
+                self._end_groups(item.stage)
             case OffsetsAnswered():
                 self._perform(machine.offsets_answered(item.serial, item.number, item.found, now))
             case WantPartition():
@@ -385,7 +388,7 @@ class Coordinator(CoordinatorConnection[CoordinatorItem]):
                 case CommitOffsets():
                     self._group_stage(effect.group).put(effect)
                 case GiveUpOffsets():
-                    for stage in self._groups.values():
+                    for stage in {*self._groups.values()}:
                         stage.put(effect)
                 case (
                     SendInitProducerId()
@@ -420,17 +423,28 @@ class Coordinator(CoordinatorConnection[CoordinatorItem]):
         self._perform(self.machine.drained(serial, now, spent=spent))
 
     def _group_stage(self, group: str) -> Worker[CommitOffsets | GiveUpOffsets]:
-        stage = self._groups.get(group)
+        """Return the stage of *group*: its own, or that of the group that was used least recently.
+
+        If that one has offsets under way, they share the stage.
+        """
+        stage = self._groups.pop(group, None)
+        if stage is None and len({*self._groups.values()}) == _MOST_GROUP_STAGES:
+            oldest = next(iter(self._groups))
+            stage = self._groups.pop(oldest)
+            if self.machine.has_offsets_of(oldest):
+                self._groups[oldest] = stage
         if stage is None:
-            number = self._number_of_groups
+            stage = self._new_group(group, self._number_of_groups, self.put)
             self._number_of_groups += 1
-            stage = self._groups[group] = self._new_group(group, number, self.put)
+        self._groups[group] = stage
         return stage
 
-    def _end_group(self, group: str, stage: AnyWorker) -> None:
+    def _end_groups(self, stage: AnyWorker) -> None:
         """End *stage*, which has reported that it is unused, unless it has got offsets since."""
-        if self._groups.get(group) is stage and not self.machine.has_offsets_of(group):
-            del self._groups[group]
+        groups = [group for group, each in self._groups.items() if each is stage]
+        if groups and not any(map(self.machine.has_offsets_of, groups)):
+            for group in groups:
+                del self._groups[group]
             self._release_group(stage)
 
     # Requests ------------------------------------------------------------------------------------

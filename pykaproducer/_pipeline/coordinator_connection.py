@@ -48,6 +48,7 @@ class CoordinatorConnection(SocketWorker[Item]):
         # The coordinator's address; a lookup is under way; the connection is being replaced.
         self._address: tuple[str, int] | None = None
         self._finding = False
+        self._key = ""  # of the last lookup
         self._leaving = False
         # A response is being handled: the connection no longer counts its request as unanswered.
         self._garbled = False
@@ -76,13 +77,13 @@ class CoordinatorConnection(SocketWorker[Item]):
 
     def look_up(self: CoordinatorConnection[CoordinatorCame], key: str) -> None:
         """Find the coordinator of *key*, and connect to it."""
-        self._finding = True
+        self._finding, self._key = True, key
         self._metadata.put(WantCoordinator(self._kind, key, self))
 
     def coordinator_came(self, item: CoordinatorCame, now: float) -> None:
         """Handle the result of a lookup."""
-        if not self._finding:
-            return
+        if not self._finding or item.key != self._key:
+            return  # of an earlier lookup
         if item.address is None:
             self._finding = False
             self.not_found(item.code, now)

@@ -1,7 +1,8 @@
-"""GroupCoordinator: commits the offsets of one consumer group within transactions.
+"""GroupCoordinator: commits the offsets of consumer groups within transactions.
 
-One per group whose offsets a producer has sent. Owns: a connection to the broker that coordinates
-the group, which need not be the one that coordinates the transactional id.
+One per group whose offsets a producer has sent, up to a number; further groups share them, because
+a producer may have thousands. Owns: a connection to the broker that coordinates the present group,
+which need not be the one that coordinates the transactional id.
 
 Guarantees: each ``CommitOffsets`` gets one ``OffsetsAnswered``, unless it is given up. Offsets are
 committed in the order in which they were sent, one request at a time.
@@ -17,6 +18,7 @@ from pykaproducer._machines.coordination import TV2, Coordination
 from pykaproducer._machines.group_offsets import (
     GroupEffect,
     GroupOffsets,
+    LeaveGroup,
     ReportOffsets,
     SendFindGroup,
     SendTxnOffsetCommit,
@@ -65,9 +67,8 @@ class OffsetsAnswered:
 
 @dataclass(frozen=True, slots=True)
 class GroupUnused:
-    """*stage* has had no offsets of its *group* for a long time."""
+    """*stage* has had no offsets for a long time."""
 
-    group: str
     stage: AnyWorker
 
 
@@ -85,7 +86,7 @@ GroupItem = CommitOffsets | GiveUpOffsets | CoordinatorCame
 
 
 class GroupCoordinator(CoordinatorConnection[GroupItem]):
-    """The stage of one group."""
+    """The stage of one group, or of several in turn."""
 
     def __init__(
         self, context: StageContext, collaborators: GroupCollaborators, group: str, number: int
@@ -133,7 +134,7 @@ class GroupCoordinator(CoordinatorConnection[GroupItem]):
         if self._unused_at is not None and self._unused_at <= now:
             # Again later, if the coordinator's stage does not end this one.
             self._unused_at = now + self._unused_time
-            self._report(GroupUnused(self._machine.group, self))
+            self._report(GroupUnused(self))
 
     def on_inbox_drained(self) -> None:
         if not self._machine.is_idle:
@@ -160,6 +161,8 @@ class GroupCoordinator(CoordinatorConnection[GroupItem]):
                     self.look_up(effect.group)
                 case SendTxnOffsetCommit():
                     self._commit(effect.ask)
+                case LeaveGroup():
+                    self.disconnect("the offsets were given up")
                 case ReportOffsets():
                     self._report(OffsetsAnswered(effect.serial, effect.number, effect.found))
 

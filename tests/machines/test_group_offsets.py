@@ -8,6 +8,7 @@ from pykaproducer._machines.coordination import TV2, Reaction
 from pykaproducer._machines.group_offsets import (
     GroupEffect,
     GroupOffsets,
+    LeaveGroup,
     ReportOffsets,
     SendFindGroup,
     SendTxnOffsetCommit,
@@ -17,8 +18,8 @@ from pykaproducer._machines.transaction_effects import CommitOffsets
 from pykaproducer._machines.transaction_states import IllegalTransactionMove
 
 
-def ask(number: int, serial: int = 1, deadline: float = 30.0) -> CommitOffsets:
-    return CommitOffsets(serial, number, "orders", "g", {}, ProducerId(7, 0), TV2, deadline)
+def ask(number: int, serial: int = 1, deadline: float = 30.0, group: str = "g") -> CommitOffsets:
+    return CommitOffsets(serial, number, "orders", group, {}, ProducerId(7, 0), TV2, deadline)
 
 
 def group() -> GroupOffsets:
@@ -133,3 +134,36 @@ def test_an_answer_that_was_not_asked_for_changes_nothing() -> None:
     with pytest.raises(IllegalTransactionMove):
         machine.coordinator_not_found(15, 0.0)
     assert reports(machine.answered([0], 0.0)) == [(1, Reaction.DONE)]
+
+
+def test_groups_take_turns() -> None:
+    machine, other = connected(), ask(2, group="h")
+    machine.commit(ask(1), 0.0)
+    assert machine.commit(other, 0.0) == []
+    effects = machine.answered([0], 0.0)
+    assert reports(effects) == [(1, Reaction.DONE)]
+    assert effects[-1] == SendFindGroup("h")
+    assert machine.coordinator_found(0.0) == [SendTxnOffsetCommit(other)]
+    (report,) = machine.answered([22], 0.0)
+    assert isinstance(report, ReportOffsets)
+    assert report.found.group == "h"
+
+
+def test_a_group_without_a_coordinator_fails_alone() -> None:
+    machine = group()
+    machine.commit(ask(1), 0.0)
+    machine.commit(ask(2, group="h"), 0.0)
+    effects = machine.coordinator_not_found(30, 0.0)
+    assert reports(effects) == [(1, Reaction.ABORTABLE)]
+    assert effects[-1] == SendFindGroup("h")
+
+
+@pytest.mark.parametrize("found", [False, True])
+def test_a_request_that_was_given_up_does_not_hold_up_another_group(found: bool) -> None:
+    """Its broker may be silent, or not be reachable, for half a minute."""
+    machine = connected() if found else group()
+    machine.commit(ask(1), 0.0)
+    assert machine.give_up(1, 0.0) == []
+    other = ask(1, 2, group="h")
+    assert machine.commit(other, 0.0) == [LeaveGroup(), SendFindGroup("h")]
+    assert machine.coordinator_found(0.0) == [SendTxnOffsetCommit(other)]

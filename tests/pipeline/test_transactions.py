@@ -602,6 +602,44 @@ def test_the_stage_of_a_group_ends_when_it_is_not_used(
             producer.begin_transaction()
 
 
+@pytest.mark.parametrize("together", [False, True])
+def test_many_groups_share_stages(
+    cluster: ScriptedCluster, clock: FakeClock, together: bool
+) -> None:
+    with transactional(cluster, clock) as producer:
+        for number in range(12):
+            place = {TopicPartition("t", 0): number + 1}
+            producer.send_offsets_to_transaction(place, f"g{number}", wait=not together)
+            if not together:
+                producer.commit_transaction()
+                producer.begin_transaction()
+        producer.commit_transaction()
+        assert len(groups(producer)) == 4
+        for number in range(12):
+            assert cluster.offsets(f"g{number}") == {("t", 0): number + 1}
+
+
+def test_a_silent_coordinator_of_one_group_does_not_hold_up_others(
+    cluster: ScriptedCluster, clock: FakeClock
+) -> None:
+    """Not even in the next transaction, and if they share its stage."""
+    with transactional(cluster, clock) as producer:
+        held = Held()
+        for number in range(8):
+            if number == 0:
+                cluster.next("txn_offset_commit", held)
+            place = {TopicPartition("t", 0): number + 1}
+            producer.send_offsets_to_transaction(place, f"g{number}", wait=number > 0)
+            if number == 0:
+                held.wait_until_held()
+                producer.abort_transaction()
+            else:
+                producer.commit_transaction()
+            producer.begin_transaction()
+        assert all(cluster.offsets(f"g{number}") for number in range(1, 8))
+        held.release()
+
+
 # Whatever dies ------------------------------------------------------------------------------------
 
 
