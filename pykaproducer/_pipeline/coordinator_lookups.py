@@ -32,15 +32,9 @@ class CoordinatorLookups:
         self._wanted: dict[tuple[CoordinatorKind, str], dict[Worker[CoordinatorCame], None]] = {}
         self._in_flight: tuple[CoordinatorKind, str] | None = None
 
-    @property
-    def is_due(self) -> bool:
-        """Whether a lookup is to be sent."""
-        return bool(self._wanted) and self._in_flight is None
-
-    @property
-    def is_wanted(self) -> bool:
-        """Whether a stage waits for a lookup."""
-        return bool(self._wanted)
+    def due(self) -> float | None:
+        """Return 0.0 if a lookup is to be sent now, None if none is needed or one is in flight."""
+        return 0.0 if self._wanted and self._in_flight is None else None
 
     def want(self, item: WantCoordinator) -> None:
         """Add a lookup, or a waiter to the same one."""

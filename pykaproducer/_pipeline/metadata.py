@@ -243,16 +243,29 @@ class Metadata(SocketWorker[MetadataItem]):
         # follows that would make it ask again.
         self.waiting_threads.wake_all()
 
+    def _sendable(self) -> list[tuple[float | None, Callable[[float], None]]]:
+        """Return when each kind of request is due, None if it is not needed, and how to send it.
+
+        The only list of them, so that none is sent without a wake-up, or the reverse.
+        """
+        return [
+            (self._refresh.next_due(), self._ask_for_topics),
+            (self._ids.due(), lambda _: self._ids.ask(self, self._asked_of())),
+            (self._lookups.due(), lambda _: self._lookups.ask(self)),
+        ]
+
+    def _next_due(self) -> float | None:
+        return min((due for due, _ in self._sendable() if due is not None), default=None)
+
     def wants_connection(self) -> bool:
-        due = self._refresh.next_due()
-        is_due = due is not None and due <= self.clock.monotonic()
-        return is_due or self._ids.is_wanted or self._lookups.is_wanted
+        due = self._next_due()
+        return due is not None and due <= self.clock.monotonic()
 
     def deadline(self) -> float | None:
-        found = [due for due in (self._refresh.next_due(), self._ids.due()) if due is not None]
-        if not found:
+        due = self._next_due()
+        if due is None:
             return None
-        due = max(min(found), self._not_before_throttle)
+        due = max(due, self._not_before_throttle)
         if self.ready or due > self.clock.monotonic():
             return due
         return None  # it is due, and is sent as soon as there is a connection
@@ -262,16 +275,11 @@ class Metadata(SocketWorker[MetadataItem]):
 
     def on_inbox_drained(self) -> None:
         now = self.clock.monotonic()
-        if not self.ready or now < self._not_before_throttle:
+        if now < self._not_before_throttle:
             return
-        due = self._refresh.next_due()
-        if due is not None and due <= now:
-            self._ask_for_topics(now)
-        due = self._ids.due()
-        if due is not None and due <= now:
-            self._ids.ask(self, self._asked_of())
-        while self.ready and self._lookups.is_due:
-            self._lookups.ask(self)
+        for due, send in self._sendable():
+            if self.ready and due is not None and due <= now:
+                send(now)
 
     def _ask_for_topics(self, now: float) -> None:
         asked = self._refresh.send(now)
@@ -314,9 +322,9 @@ class Metadata(SocketWorker[MetadataItem]):
         return candidates(known, configured, self._left)
 
     def on_lost(self, reason: str, unanswered: list[Request], unwritten: list[Request]) -> None:
-        needed = unanswered or self._items or self._refresh.under_way or self.wants_connection()
         self._ids.lost()
         self._lookups.lost()
+        needed = unanswered or self._items or self._refresh.under_way or self.wants_connection()
         self._not_before_throttle = 0.0
         if self._refresh.under_way:
             self._refresh.failed(self.clock.monotonic(), system_random.random())

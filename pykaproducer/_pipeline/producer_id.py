@@ -77,11 +77,6 @@ class ProducerIds:
         else:
             self._wanted_by[waiter] = None
 
-    @property
-    def is_wanted(self) -> bool:
-        """Whether a stage waits for an id."""
-        return bool(self._wanted_by)
-
     def due(self) -> float | None:
         """Return when to request an id, None if none is needed or a request is in flight."""
         return self._not_before if self._wanted_by and not self._under_way else None

@@ -53,4 +53,4 @@ def test_a_stage_that_asks_again_and_again_waits_once() -> None:
         ids.want(waiter, None)  # type: ignore[arg-type]
     ids.came(ProducerIdAnswer(error_code=0, producer_id=1, producer_epoch=0, throttle_ms=0))
     assert waiter.items == [ProducerIdCame()]
-    assert not ids.is_wanted
+    assert ids.due() is None

@@ -6,25 +6,35 @@ import logging
 from typing import Any
 
 import pytest
+from kafka import TopicPartition
 
 from pykaproducer import DeliveryTimeoutError
 from pykaproducer._pipeline.last_errors import LastErrors
 from pykaproducer._pipeline.throttle import Throttle
-from pykaproducer.testing import FakeClock
+from pykaproducer._util.clock import Clock
+from pykaproducer.testing import FakeClock, ScriptedCluster
 
 from .helper import (
+    SOON,
     Amend,
     attempts,
+    ended,
     error_of,
     frozen,
     let_pass,
     log,
     offsets,
+    pipeline_of,
     send,
+    transactional,
     until,
     waits_for,
     warm_up,
 )
+
+#: The requests of transactions, the last two only of TV1.
+KINDS = ["find_coordinator", "init_producer_id", "txn_offset_commit", "end_txn"]
+KINDS += ["add_partitions_to_txn", "add_offsets_to_txn"]
 
 
 def throttled(milliseconds: int) -> Amend:
@@ -134,3 +144,28 @@ def test_it_is_not_told_of_any_more_once_the_broker_has_another_worker() -> None
     before.answered(5.0)
     Throttle(0, clock, last_errors).answered(0.0)
     assert not last_errors.throttled
+
+
+@pytest.mark.parametrize("level", [0, 2], ids=["TV1", "TV2"])
+def test_what_is_wanted_while_any_server_throttles_is_sent_after_it(level: int) -> None:
+    """Whatever the request was. Nothing else wakes the stages for five minutes."""
+    features = {"transaction.version": level}
+    with ScriptedCluster(2, {"t": 1, "u": 1}, features=features) as cluster:
+        for api in (*KINDS, "metadata", "produce"):
+            cluster.always(api, throttled(200))
+        with ended(cluster.producer()) as producer:
+            offsets(send(producer, [b"1"]))
+            offsets(send(producer, [b"1"], topic="u"))
+            pipeline_of(producer).metadata._ids.current = None
+            offsets(send(producer, [b"2"]))
+        with transactional(cluster, Clock(), begun=False, max_block_ms=1000 * SOON) as producer:
+            for number in range(2):
+                with producer.transaction() as transaction:
+                    producer.send("tu"[number], b"3", partition=0)
+                    transaction.send_offsets({TopicPartition("t", 0): number}, "g")
+                    cluster.move_coordinator("group", "g", number)
+                    cluster.move_coordinator("transaction", "id", number)
+        assert log(cluster, "u") == [b"1", b"3"]
+        assert {kind for kind in KINDS if cluster.received(kind)} >= set(
+            KINDS[: -2 if level else 6]
+        )
