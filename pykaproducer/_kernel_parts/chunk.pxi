@@ -354,10 +354,10 @@ cdef class Chunk:
         """Partition every row and return ``(slices, unknown)``.
 
         *partitions*: the topic's number of partitions. *available*: the partitions with a leader,
-        as packed int32; rows without a key go to these. *partitioner*: None if every row has been
-        assigned already. *slices*: one Slice per partition, rows in order. *unknown*: a Slice of
-        the rows whose partition the topic does not have, or None. Returns ``([], None)`` once all
-        rows are reported. Runs without the GIL.
+        as packed ascending int32; rows without a key go to these. *partitioner*: None if every row
+        has been assigned already. *slices*: one Slice per partition, rows in order. *unknown*: a
+        Slice of the rows whose partition the topic does not have, or None. Returns ``([], None)``
+        once all rows are reported. Runs without the GIL.
         """
         return split_chunk(self, partitioner, partitions, available)
 

@@ -72,7 +72,7 @@ cdef class Partitioner:
         cdef int32_t i
         self.bound = NULL
         if self.bounds is not None and self.bounded_partitions == available:
-            if n_writable:
+            if n_writable and n_writable * sizeof(uint32_t) == <size_t>len(self.bounds):
                 self.bound = <const uint32_t *>PyBytes_AS_STRING(self.bounds)
         for i in range(n_writable):
             if writable[i] == self.current:
@@ -202,6 +202,8 @@ cdef take_census(Census *census, Chunk chunk, Partitioner partitioner, int32_t p
     cdef const int32_t *writable = <const int32_t *>PyBytes_AS_STRING(available)
     cdef int32_t n_writable = len(available) // sizeof(int32_t)
     cdef int64_t most = min(<int64_t>partitions, <int64_t>chunk.count) + 2
+    while n_writable and writable[n_writable - 1] >= partitions:
+        n_writable -= 1         # they ascend, and no partition beyond the number may be chosen
     census.partitions = partitions
     census.rows = chunk.count
     census.found = <int32_t *>new_numbers(most * sizeof(int32_t))

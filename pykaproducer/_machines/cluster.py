@@ -9,11 +9,24 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pykaproducer._errors.codes import ErrorCode
-from pykaproducer._wire.messages import BrokerAddress, MetadataAnswer, TopicAnswer
+from pykaproducer._wire import WireError
+from pykaproducer._wire.messages import (
+    BrokerAddress,
+    MetadataAnswer,
+    PartitionAnswer,
+    TopicAnswer,
+)
 
-#: Number of consecutive responses with an older leader epoch that are ignored. The next one is
-#: accepted: the metadata of the cluster may have been restored from a backup.
+#: Number of consecutive responses with an older leader epoch, or with fewer partitions of a topic
+#: without an id, that are ignored. The next one is accepted: the metadata of the cluster may have
+#: been restored from a backup, or the topic created again.
 REWINDS = 5
+
+#: ``TopicView.shrunk`` of a topic that may be another one by the next response.
+_GONE = (-1, 0)
+#: A response whose greatest partition number is more than this times its number of entries, and not
+#: known, is malformed.
+_WILD = 10
 
 #: Errors that mean that a known topic has been deleted. The leader epochs of a new topic with the
 #: same name start from 0.
@@ -27,7 +40,7 @@ class TopicView:
     name: str
     #: Kafka's error code for the topic as a whole, 0 for none.
     error_code: int
-    #: Number of partitions.
+    #: Number of partitions. A partition that responses lack is one without a leader.
     partitions: int
     #: partition -> broker id; partitions without a leader are absent.
     leaders: dict[int, int]
@@ -37,11 +50,20 @@ class TopicView:
     epochs: dict[int, int] = field(default_factory=dict)
     #: Distinguishes the topic from others of the same name; empty if the broker sends none.
     topic_id: bytes = b""
-    #: partition -> number of consecutive responses with an older epoch. Empty: the last response
-    #: was up to date.
+    #: partition -> number of consecutive responses with an older epoch, or without the partition.
+    #: Empty: the last response was up to date.
     rewinds: dict[int, int] = field(default_factory=dict)
     #: When the request for this view was sent (monotonic seconds).
     asked_at: float = 0.0
+    #: The number of partitions in the last responses, if it was smaller, and how many they were.
+    shrunk: tuple[int, int] = (0, 0)
+    #: The server whose response named partitions of the topic; None: it named none.
+    told_by: tuple[str, int] | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every partition has a leader."""
+        return not self.error_code and len(self.leaders) == self.partitions
 
     def is_recent(self, since: float, now: float, believed_for: float) -> bool:
         """Return whether its error may fail messages that have waited since *since*.
@@ -51,6 +73,9 @@ class TopicView:
         (seconds).
         """
         return self.asked_at >= min(since, now - believed_for)
+
+
+_NO_TOPIC = TopicView("", 0, 0, {}, b"")
 
 
 class LeaderHint(NamedTuple):
@@ -75,21 +100,31 @@ class ClusterView:
         view = self.topics.get(topic)
         return None if view is None else view.leaders.get(partition)
 
-    def with_answer(self, answer: MetadataAnswer, asked_at: float = 0.0) -> ClusterView:
+    def with_answer(
+        self,
+        answer: MetadataAnswer,
+        asked_at: float = 0.0,
+        server: tuple[str, int] | None = None,
+    ) -> ClusterView:
         """Return the view after *answer*: its brokers, and its topics in place of the old ones.
 
         A leader with an older epoch than the known one is ignored. Brokers do not learn of a new
         leader at the same time, and a broker that is cut off from the controllers never does.
+        Nor does a topic shrink, or a broker vanish that leads a partition, because *answer* lacks
+        it.
+
+        Raises:
+            WireError: a partition number is far beyond the number of partitions.
         """
         topics = dict(self.topics)
         brokers = {broker.node_id: broker for broker in answer.brokers}
         for topic in answer.topics:
-            view = topics[topic.name] = _topic_view(topics.get(topic.name), topic, asked_at)
-            for partition in view.rewinds:
-                # The outdated response may lack the address of the newer leader.
-                leader = view.leaders.get(partition)
-                if leader in self.brokers:
-                    brokers.setdefault(leader, self.brokers[leader])
+            topics[topic.name] = _topic_view(topics.get(topic.name), topic, asked_at, server)
+        if gone := self.brokers.keys() - brokers.keys():
+            # The response may lack the address of a leader that it does not know, or not name.
+            for view in topics.values():
+                for leader in gone & set(view.leaders.values()):
+                    brokers[leader] = self.brokers[leader]
         return ClusterView(brokers, topics)
 
     def with_leaders(self, hints: Iterable[LeaderHint]) -> ClusterView:
@@ -130,14 +165,18 @@ class ClusterView:
         return ClusterView(
             {},
             {
-                name: TopicView(name, view.error_code, view.partitions, {}, b"")
+                name: TopicView(name, view.error_code, view.partitions, {}, b"", shrunk=_GONE)
                 for name, view in self.topics.items()
             },
         )
 
     def is_out_of_date(self, topics: Iterable[str]) -> bool:
-        """Return whether the last response had an older epoch for a partition of *topics*."""
-        return any(self.topics[name].rewinds for name in topics if name in self.topics)
+        """Return whether the last response lacked a partition of *topics*, or had an older epoch.
+
+        Not for ever: what each of several responses lacks is not known to any server.
+        """
+        views = [self.topics[name] for name in topics if name in self.topics]
+        return any(times <= REWINDS for view in views for times in view.rewinds.values())
 
 
 def led_by_others(old: ClusterView, new: ClusterView) -> frozenset[tuple[str, int]]:
@@ -161,27 +200,49 @@ def _is_newer(hint: LeaderHint, view: TopicView) -> bool:
     return hint.epoch > known or (hint.epoch == known and leader is None)
 
 
-def _topic_view(known: TopicView | None, answer: TopicAnswer, asked_at: float) -> TopicView:
+def _topic_view(
+    known: TopicView | None, answer: TopicAnswer, asked_at: float, server: tuple[str, int] | None
+) -> TopicView:
     name, code = answer.name, answer.error_code
     if known is None or not known.partitions:
-        known = None
+        known = _NO_TOPIC
     elif code:
         # A known topic: assume that its partitions still exist, without leaders.
-        epochs = {} if code in DELETED else known.epochs
+        epochs, shrunk = ({}, _GONE) if code in DELETED else (known.epochs, known.shrunk)
         return TopicView(
-            name, code, known.partitions, {}, b"", epochs, known.topic_id, {}, asked_at
+            name, code, known.partitions, {}, b"", epochs, known.topic_id, {}, asked_at, shrunk
         )
     elif not answer.partitions:
         # Every topic has partitions; the broker does not have their metadata yet.
-        return dataclasses.replace(known, asked_at=asked_at)
-    elif known.topic_id and answer.topic_id and known.topic_id != answer.topic_id:
-        known = None  # deleted and created again
+        return dataclasses.replace(known, asked_at=asked_at, told_by=None)
+    have_ids = bool(known.topic_id and answer.topic_id)
+    if known.topic_id != answer.topic_id if have_ids else known.shrunk == _GONE:
+        known = _NO_TOPIC  # deleted and created again
+    return _described(known, answer, have_ids=have_ids, asked_at=asked_at, server=server)
+
+
+def _described(
+    known: TopicView,
+    answer: TopicAnswer,
+    *,
+    have_ids: bool,
+    asked_at: float,
+    server: tuple[str, int] | None,
+) -> TopicView:
+    """Return the view of a topic whose partitions *answer* names, after *known*."""
+    entries = _entries_of(answer, known.partitions)
+    told, shrunk = 1 + max(entries, default=-1), (0, 0)
+    if told < known.partitions and not have_ids:
+        shrunk = (told, 1 + (known.shrunk[1] if known.shrunk[0] == told else 0))
+        if shrunk[1] > REWINDS:
+            known, shrunk = _NO_TOPIC, (0, 0)
+    count = max(told, known.partitions)
     leaders: dict[int, int] = {}
     new_epochs: dict[int, int] = {}
     rewinds: dict[int, int] = {}
-    for partition in answer.partitions:
-        index, leader, epoch = partition.index, partition.leader_id, partition.leader_epoch
-        if known is not None and 0 <= epoch < (newer := known.epochs.get(index, -1)):
+    for index, partition in entries.items():
+        leader, epoch = partition.leader_id, partition.leader_epoch
+        if 0 <= epoch < (newer := known.epochs.get(index, -1)):
             times = known.rewinds.get(index, 0) + 1
             if times <= REWINDS:
                 rewinds[index] = times
@@ -190,17 +251,38 @@ def _topic_view(known: TopicView | None, answer: TopicAnswer, asked_at: float) -
             leaders[index] = leader
         if epoch >= 0:
             new_epochs[index] = epoch
+    if len(entries) < count:
+        for index in set(range(count)).difference(entries):
+            rewinds[index] = min(known.rewinds.get(index, 0), REWINDS) + 1
+            if index in known.epochs:
+                new_epochs[index] = known.epochs[index]
     return TopicView(
-        name,
-        code,
-        len(answer.partitions),
+        answer.name,
+        answer.error_code,
+        count,
         leaders,
         _available(leaders),
         new_epochs,
-        answer.topic_id,
+        answer.topic_id or known.topic_id,
         rewinds,
         asked_at,
+        shrunk,
+        server,
     )
+
+
+def _entries_of(answer: TopicAnswer, known: int) -> dict[int, PartitionAnswer]:
+    """Return the partitions by number. Raises WireError if one is far beyond them and *known*."""
+    entries = {partition.index: partition for partition in answer.partitions}
+    if len(entries) < len(answer.partitions):  # the latest of several entries counts
+        entries = {each.index: each for each in sorted(answer.partitions, key=_age)}
+    if (last := max(entries, default=0)) >= max(1 + _WILD * len(entries), known):
+        raise WireError(f"a topic of {len(entries)} partitions has the partition {last}")
+    return entries
+
+
+def _age(partition: PartitionAnswer) -> tuple[int, bool]:
+    return partition.leader_epoch, partition.leader_id >= 0
 
 
 def _available(leaders: dict[int, int]) -> bytes:

@@ -108,6 +108,16 @@ def test_without_a_key_only_partitions_with_a_leader_or_all(
     assert set(places(chunk)) == set(leaders or range(9))
 
 
+@pytest.mark.parametrize("without_key", [STICKY, RANDOM, ROUND_ROBIN])
+@pytest.mark.parametrize("leaders", [[1, 4, 5], [4, 5]])
+def test_no_partition_beyond_the_number_is_chosen(leaders: list[int], without_key: int) -> None:
+    partitioner = Partitioner(NO_HASH, without_key, sticky_bytes=1)
+    partitioner.set_queue_bounds(pack(leaders), bytes(4 * len(leaders) - 1) + b"\1")
+    chunk = keyless(200)
+    chunk.split(partitioner, 4, pack(leaders))
+    assert set(places(chunk)) == ({1} if 1 in leaders else set(range(4)))
+
+
 def test_round_robin_takes_each_in_turn_also_from_chunk_to_chunk() -> None:
     partitioner = Partitioner(NO_HASH, ROUND_ROBIN)
     found: list[int] = []

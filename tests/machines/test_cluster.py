@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -17,6 +18,7 @@ from pykaproducer._machines.cluster import (
     backoff,
     led_by_others,
 )
+from pykaproducer._wire import WireError
 from pykaproducer._wire.messages import BrokerAddress, MetadataAnswer, PartitionAnswer, TopicAnswer
 
 UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -119,6 +121,135 @@ def test_a_topic_that_comes_back_is_as_it_is_told() -> None:
     view = seen(topic("t", 0, 1, 2), topic("t", code=UNKNOWN), topic("t", 5))
     assert (view.topics["t"].partitions, view.topics["t"].error_code) == (1, 0)
     assert view.leader("t", 0) == 5
+
+
+# Responses that lack something --------------------------------------------------------------------
+
+OLD, NEW = b"1" * 16, b"2" * 16
+
+
+def some(*indexes: int, leader: int = 0, epoch: int = 3, topic_id: bytes = OLD) -> TopicAnswer:
+    """Return topic "t" with the partitions *indexes* only."""
+    parts = (PartitionAnswer(index, 0, leader, epoch) for index in indexes)
+    return TopicAnswer("t", 0, tuple(parts), topic_id)
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize(
+    "indexes", [(0, 1, 3), (1, 2, 3), (3,), (3, 0), (0, 3, 3, 0)], ids=lambda each: str(each)
+)
+def test_a_partition_that_an_answer_lacks_has_no_leader(
+    indexes: tuple[int, ...], known: bool
+) -> None:
+    view = seen(*[some(0, 1, 2, 3)] * known, some(*indexes))
+    assert view.topics["t"].partitions == 4
+    assert available(view, "t") == sorted(set(indexes))
+    assert view.topics["t"].is_complete is False
+    # Another server may know them; not for ever, as none may.
+    out_of_date = []
+    for _ in range(2 * REWINDS):
+        out_of_date.append(view.is_out_of_date(["t"]))
+        view = view.with_answer(MetadataAnswer((), (some(*indexes),)))
+    assert out_of_date == [True] * REWINDS + [False] * REWINDS
+    view = view.with_answer(MetadataAnswer((), (some(0, 1, 2, 3),)))
+    assert (view.topics["t"].is_complete, view.topics["t"].rewinds) == (True, {})
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_the_latest_of_several_entries_counts(order: int) -> None:
+    entries = [
+        PartitionAnswer(0, 0, 7, 3),
+        PartitionAnswer(0, 5, -1, 4),
+        PartitionAnswer(0, 0, 8, 4),
+    ]
+    view = seen(TopicAnswer("t", 0, tuple(entries[::order]), OLD))
+    assert (view.topics["t"].partitions, view.leader("t", 0)) == (1, 8)
+
+
+@pytest.mark.parametrize(
+    ("known", "indexes", "is_right"),
+    [
+        ((), (10,), True),
+        ((), (11,), False),
+        ((), (0, 1, 2**31 - 1), False),
+        (range(40), (39,), True),
+        (range(40), (40,), False),
+    ],
+)
+def test_an_index_far_beyond_the_others_is_malformed(
+    known: Sequence[int], indexes: tuple[int, ...], is_right: bool
+) -> None:
+    before = seen(*[some(*known)] * bool(known))
+    if is_right:
+        after = before.with_answer(MetadataAnswer((), (some(*indexes),)))
+        assert after.topics["t"].partitions == max([*known, *indexes]) + 1
+    else:
+        with pytest.raises(WireError, match="has the partition"):
+            before.with_answer(MetadataAnswer((), (some(*indexes),)))
+
+
+#: Other answers, then how many answers with one partition of four make it so.
+SHRINKING: dict[str, tuple[list[TopicAnswer], bytes, int | None]] = {
+    "same id": ([], OLD, None),
+    "same id, unknown once": ([topic("t", code=UNKNOWN)], OLD, None),
+    "another id": ([], NEW, 1),
+    "no id": ([], b"", REWINDS + 1),
+    "no id, unknown once": ([topic("t", code=UNKNOWN)], b"", 1),
+    "no id, unknown, then another error": (
+        [topic("t", code=UNKNOWN), topic("t", code=ErrorCode.LEADER_NOT_AVAILABLE)],
+        b"",
+        1,
+    ),
+    "no id, another error": ([topic("t", code=ErrorCode.LEADER_NOT_AVAILABLE)], b"", REWINDS + 1),
+    "no id, answers that do not agree": (
+        [*[some(0, topic_id=b"")] * REWINDS, some(0, 1, topic_id=b"")],
+        b"",
+        REWINDS + 1,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SHRINKING)
+def test_when_a_topic_may_have_fewer_partitions(case: str) -> None:
+    """Kafka's topics never shrink: it is a new one, or a server that lags behind."""
+    others, topic_id, times = SHRINKING[case]
+    first = OLD if topic_id else b""
+    view = seen(some(0, 1, 2, 3, topic_id=first), *others)
+    found = []
+    for _ in range(REWINDS + 3):
+        view = view.with_answer(MetadataAnswer((), (some(0, topic_id=topic_id),)))
+        found.append(view.topics["t"].partitions)
+    expected = [4] * (REWINDS + 3 if times is None else times - 1)
+    assert found == expected + [1] * (REWINDS + 3 - len(expected))
+
+
+def test_a_server_without_ids_does_not_make_the_id_forgotten() -> None:
+    view = seen(some(0, 1), some(0, 1, topic_id=b""), some(0))
+    assert (view.topics["t"].partitions, view.topics["t"].topic_id) == (2, OLD)
+
+
+def test_after_a_rebootstrap_the_topic_is_as_it_is_told() -> None:
+    view = seen(some(0, 1, 2, topic_id=b"")).without_brokers()
+    view = view.with_answer(MetadataAnswer((), (some(0, topic_id=b""),)))
+    assert view.topics["t"].partitions == 1
+
+
+def test_a_broker_that_leads_stays_though_an_answer_lacks_it() -> None:
+    view = seen(MetadataAnswer((broker(0), broker(1), broker(2)), (topic("t", 0), topic("u", 1))))
+    view = view.with_answer(MetadataAnswer((broker(0),), (topic("t", 0),)))
+    assert set(view.brokers) == {0, 1}
+    view = view.with_answer(MetadataAnswer((broker(0),), (topic("u", 0),)))
+    assert set(view.brokers) == {0}
+
+
+@given(st.lists(st.lists(st.integers(0, 6), min_size=1), min_size=1))
+def test_whatever_answers_lack_the_number_never_falls(answers: list[list[int]]) -> None:
+    view, number = ClusterView(), 0
+    for indexes in answers:
+        view = view.with_answer(MetadataAnswer((), (some(*indexes),)))
+        number = max(number, *(index + 1 for index in indexes))
+        assert view.topics["t"].partitions == number
+        assert available(view, "t") == sorted(set(indexes))
 
 
 # A broker's hint about the new leader (KIP-951) -------------------------------------------------
