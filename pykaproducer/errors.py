@@ -237,9 +237,10 @@ class AbortedError(DeliveryError):
 class PartitionerError(DeliveryError, ValueError):
     """No partition could be chosen for the message.
 
-    The requested partition does not exist, or the partitioner raised (its exception is the cause,
-    and a note says where it was raised) or returned something that is not a partition of the
-    topic. Other messages are not affected.
+    The requested partition does not exist (every known server has denied it, over at least two
+    seconds), or the partitioner raised (its exception is the cause, and a note says where it was
+    raised) or returned something that is not a partition of the topic. Other messages are not
+    affected.
     """
 
 

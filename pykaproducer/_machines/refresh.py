@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
-from pykaproducer._machines.cluster import Backoff, ClusterView
+from pykaproducer._machines.cluster import Backoff, ClusterView, TopicView
 
 Address = tuple[str, int]
+_NEVER = -math.inf
 
 
 class Ask(NamedTuple):
@@ -258,6 +260,44 @@ def _state_of(view: ClusterView, place: tuple[str, int]) -> tuple[int | None, in
             found.epochs.get(partition),
         )
     )
+
+
+class Denials:
+    """Decides when messages may fail because their topic has no such partition.
+
+    A partition that one server does not know may have been added a moment ago. So every known
+    server must have denied it since a message waits for it, in at least two responses that were
+    requested at least two seconds apart.
+    """
+
+    _APART = 2.0
+
+    def __init__(self) -> None:
+        #: When each server was asked last, of those that told the number of partitions.
+        self._asked: dict[Address, float] = {}
+
+    def heard(self, view: TopicView) -> None:
+        """Handle a view without the partition."""
+        if view.told_by is not None:
+            self._asked[view.told_by] = view.asked_at
+
+    def next_server(self, servers: Collection[Address]) -> Address | None:
+        """Return which of *servers* to ask next; None: any, as none has denied it yet."""
+        if not self._asked:
+            return None
+        return min(servers, key=lambda each: self._asked.get(each, _NEVER), default=None)
+
+    def suffice(
+        self, view: TopicView, since: float, first: float, servers: Collection[Address]
+    ) -> bool:
+        """Return whether a message that waits *since* may fail after *view*.
+
+        *first*: when the first view was requested that denied its partition. *servers*: all known
+        servers.
+        """
+        return view.asked_at >= first + self._APART and all(
+            self._asked.get(server, _NEVER) >= since for server in servers
+        )
 
 
 def candidates(

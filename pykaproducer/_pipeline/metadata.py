@@ -109,6 +109,10 @@ class Metadata(SocketWorker[MetadataItem]):
         self._server: tuple[str, int] | None = None
         self._left: tuple[str, int] | None = None
         self._leaving = False
+        # When the stage has turned to a certain server, until it has answered, and when it may turn
+        # to another one.
+        self._turned_at: float | None = None
+        self._may_turn_at = 0.0
         # Unknown topics and how often they were missing; see cluster_changes().
         self._missing: dict[str, int] = {}
 
@@ -117,6 +121,11 @@ class Metadata(SocketWorker[MetadataItem]):
         self._subscribers.append(stage)
 
     # For other threads ---------------------------------------------------------------------------
+
+    @property
+    def servers(self) -> list[tuple[str, int]]:
+        """The addresses of the known brokers."""
+        return [(broker.host, broker.port) for broker in self.view.brokers.values()]
 
     @property
     def producer_id(self) -> ProducerId | None:
@@ -128,14 +137,19 @@ class Metadata(SocketWorker[MetadataItem]):
         self.put(RefreshRequest())
 
     def want_topics(
-        self, *topics: str, waiter: Worker[ViewChanged] | None = None, anew: bool = False
+        self,
+        *topics: str,
+        waiter: Worker[ViewChanged] | None = None,
+        anew: bool = False,
+        server: tuple[str, int] | None = None,
     ) -> None:
         """Request metadata of *topics*, because messages wait for them.
 
         The dispatcher is notified of the next view, and so is *waiter*, once. *anew*: the current
-        view of the topics is wrong, and so may be the response to a request in flight.
+        view of the topics is wrong, and so may be the response to a request in flight. *server*:
+        the one to ask, unless the last such server was slow to answer.
         """
-        self.put(RefreshRequest(topics, waiter, anew))
+        self.put(RefreshRequest(topics, waiter, anew, server))
 
     def tell(self, waiter: Worker[ViewChanged]) -> None:
         """Notify *waiter*, once, of the next view, without requesting one."""
@@ -217,6 +231,8 @@ class Metadata(SocketWorker[MetadataItem]):
 
     def _want(self, item: RefreshRequest) -> None:
         refresh = self._refresh
+        if item.server is not None:
+            self._turn_to(item.server)
         if item.waiter is not None:
             self._waiters[item.waiter] = None
         elif not item.topics:
@@ -310,18 +326,19 @@ class Metadata(SocketWorker[MetadataItem]):
 
     def next_address(self) -> tuple[str, int] | str:
         if not self._candidates:
-            self._candidates = self._servers(self.view)
+            self._candidates = self._candidates_now()
         self._server = self._candidates.pop(0)
         return self._server
 
-    def _servers(self, view: ClusterView) -> list[tuple[str, int]]:
-        known = [(b.host, b.port) for b in view.brokers.values()]
+    def _candidates_now(self) -> list[tuple[str, int]]:
+        known = self.servers
         system_random.shuffle(known)
         configured = list(self._config.bootstrap_servers)
         system_random.shuffle(configured)
         return candidates(known, configured, self._left)
 
     def on_lost(self, reason: str, unanswered: list[Request], unwritten: list[Request]) -> None:
+        self._has_turned()
         self._ids.lost()
         self._lookups.lost()
         needed = unanswered or self._items or self._refresh.under_way or self.wants_connection()
@@ -348,13 +365,31 @@ class Metadata(SocketWorker[MetadataItem]):
         if self._server is not None:
             log.info("%s:%d: %s; asking another server", *self._server, reason)
         self._switch_to(others, reason)
+        self._refresh.want()
 
     def _switch_to(self, servers: list[tuple[str, int]], reason: str) -> None:
         self._candidates = servers
         self._leaving = True
         self.drop(reason)
         self._leaving = False
-        self._refresh.want()
+
+    def _turn_to(self, server: tuple[str, int]) -> None:
+        """Ask *server* from now on, because messages wait for what the others deny.
+
+        It may not answer, and other messages need the view: not more than a fifth of the time is
+        spent on that.
+        """
+        now, connection = self.clock.monotonic(), self._connection
+        is_free = self.ready and connection is not None and connection.is_idle
+        if is_free and server != self._server and now >= self._may_turn_at:
+            self._switch_to([server], f"{server[0]}:{server[1]} is asked next")
+            self._turned_at = now
+
+    def _has_turned(self) -> None:
+        if self._turned_at is not None:
+            now = self.clock.monotonic()
+            self._may_turn_at = now + 4 * (now - self._turned_at)
+            self._turned_at = None
 
     def _rebootstrap(self) -> None:
         """Rebootstrap, as the current server requires (KIP-1102).
@@ -371,7 +406,8 @@ class Metadata(SocketWorker[MetadataItem]):
         )
         self._log.failed(reason, stopping=self.stopping)
         self._show(self.view.without_brokers(), give_up="the cluster requires a rebootstrap")
-        self._switch_to(self._servers(self.view), reason)
+        self._switch_to(self._candidates_now(), reason)
+        self._refresh.want()
 
     def _enter(self, cluster_id: str | None) -> bool:
         """Return whether the cluster is another one, without a rebootstrap.
@@ -395,6 +431,7 @@ class Metadata(SocketWorker[MetadataItem]):
 
     def on_answer(self, event: Answered) -> None:
         self._candidates = []
+        self._has_turned()
         try:
             if event.request.api_key == ApiKey.METADATA:
                 self._metadata_came(event)
@@ -426,7 +463,7 @@ class Metadata(SocketWorker[MetadataItem]):
         refresh, old = self._refresh, self.view.without_brokers() if is_other else self.view
         # Without topics that were not requested, or have been forgotten since.
         answer = answer.only(refresh.asked)
-        view = old.with_answer(answer, self._asked_at)
+        view = old.with_answer(answer, self._asked_at, self._server)
         seen = {topic.name for topic in answer.topics if view.topics[topic.name].partitions}
         there = {
             topic.name
@@ -444,9 +481,11 @@ class Metadata(SocketWorker[MetadataItem]):
         refresh.succeeded(self.refreshed, system_random.random(), there=there, seen=seen, cost=cost)
         unhelpful = self._distrust.answered(old, view, asked)
         if view.is_out_of_date(asked):
-            self._leave("its metadata is older than the known one", self._servers(view))
+            self._leave(
+                "its metadata is incomplete or older than the known one", self._candidates_now()
+            )
         elif unhelpful:
-            self._leave("the leaders it names keep rejecting batches", self._servers(view))
+            self._leave("the leaders it names keep rejecting batches", self._candidates_now())
 
     def _show(self, view: ClusterView, *, give_up: str = "") -> None:
         """Publish a new view, and notify the waiting stages and threads.

@@ -31,11 +31,13 @@ class RefreshRequest:
     """Refresh the view: of *topics*, for which messages wait, or else of all known topics.
 
     *waiter* is notified of the next view. *anew*: the current view of the topics is wrong.
+    *server*: the one to ask.
     """
 
     topics: tuple[str, ...] = ()
     waiter: Worker[ViewChanged] | None = None
     anew: bool = False
+    server: tuple[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ In Sarama: ``topicProducer.dispatch``. Owns: the topic's partitioner and its sta
 
 Guarantees: each row gets its partition once and keeps it when retried. Rows of one partition keep
 their order. An exception in a partitioner fails its own row only. A row for a partition that is
-not in the view fails only after a response that was requested after the row had arrived.
+not in the view fails only after all servers have denied the partition (``Denials``).
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from pykaproducer._machines import adaptive_partitioning
 from pykaproducer._machines.backlog import Backlog, Sweep
 from pykaproducer._machines.batch import Batch, Chaser
 from pykaproducer._machines.cluster import TopicView
+from pykaproducer._machines.refresh import Denials
 from pykaproducer._machines.verdicts import FATAL_TOPIC_ERRORS
 from pykaproducer._pipeline.broker_events import EnqueueNew
 from pykaproducer._pipeline.custom_partitioner import (
@@ -54,6 +55,20 @@ class AtRest:
     #: Number of the round of questions to all partitions.
     round: int
 
+
+@dataclass(slots=True)
+class _Unknown:
+    """Rows for partitions that are not in the view."""
+
+    part: Slice
+    #: They wait since then (monotonic seconds).
+    since: float
+    #: When the first view was requested that does not have their partitions, either.
+    denied_at: float | None = None
+
+
+#: While rows wait for partitions that are not in the view, it is requested this often (seconds).
+_ASK_AGAIN_AFTER = 0.25
 
 Item = Chunk | Batch | Backlog | Chaser | Sweep | ViewChanged | Rest | AtRest
 
@@ -99,8 +114,11 @@ class TopicWorker(Worker[Item]):
         # The view with which callers partition their messages, and the object that they use.
         self._lent_view: TopicView | None = None
         self._route: CallerRoute | None = None
-        # Rows for partitions that are not in the view, with the time since when each slice waits.
-        self._unknown: deque[tuple[Slice, float]] = deque()
+        # Rows for partitions that are not in the view, what the servers say about these, and when
+        # to ask again.
+        self._unknown: deque[_Unknown] = deque()
+        self._denials = Denials()
+        self._ask_at: float | None = None
         # Partitions that have not yet reported that they are at rest. None: not asked, or an item
         # has arrived since.
         self._not_at_rest: set[int] | None = None
@@ -112,7 +130,7 @@ class TopicWorker(Worker[Item]):
         return isinstance(self._partitioner, Partitioner) and not self._has_own_thread
 
     def held_items(self) -> Iterable[object]:
-        return [unknown for unknown, _ in copied_items(self._unknown)]
+        return [unknown.part for unknown in copied_items(self._unknown)]
 
     @property
     def partitions(self) -> dict[int, PartitionWorker]:
@@ -242,14 +260,25 @@ class TopicWorker(Worker[Item]):
 
         1. A partition is added to the topic.
         2. A message for it is sent.
-        3. The message arrives here, and the view is from before 1. Only a response to a request
-           that is made now is conclusive.
+        3. The message arrives here, and the view is from before 1. Only responses to requests that
+           are made from now on are conclusive, and those of servers that lag behind are not.
         """
-        while self._unknown and not self._unknown[0][0].waiting():
+        while self._unknown and not self._unknown[0].part.waiting():
             self._unknown.popleft()  # expired
         unknown.detach_payload()
-        self._unknown.append((unknown, self.clock.monotonic()))
-        self._metadata.want_topics(self.topic, waiter=self, anew=True)
+        self._unknown.append(_Unknown(unknown, self.clock.monotonic()))
+        self._ask_again()
+
+    def _ask_again(self) -> None:
+        self._ask_at = None
+        server = self._denials.next_server(self._metadata.servers)
+        self._metadata.want_topics(self.topic, waiter=self, anew=True, server=server)
+
+    def deadline(self) -> float | None:
+        return self._ask_at
+
+    def on_time(self, now: float) -> None:
+        self._ask_again()
 
     def _resolve_unknown(self) -> None:
         """Pass on or fail the kept rows according to the view; keep the others for the next view.
@@ -263,13 +292,14 @@ class TopicWorker(Worker[Item]):
         if not self._unknown:
             return
         view = self._metadata.view.topics[self.topic]
+        self._denials.heard(view)
         waiting, self._unknown = self._unknown, deque()
-        for unknown, since in waiting:
-            if not unknown.waiting():
+        for unknown in waiting:
+            if not unknown.part.waiting():
                 continue
-            chunk = unknown.chunk
+            chunk = unknown.part.chunk
             by_partition: dict[int, list[int]] = {}
-            for row in unknown.row_numbers():
+            for row in unknown.part.row_numbers():
                 by_partition.setdefault(chunk.partition_of(row), []).append(row)
             others: list[int] = []
             for partition, rows in by_partition.items():
@@ -277,26 +307,34 @@ class TopicWorker(Worker[Item]):
                     self._partition(partition).put(chunk.pick(rows, partition))
                 else:
                     others += rows
-            if others and not self._fail_if_ruled_out(chunk, others, view, since):
-                self._unknown.append((chunk.pick(sorted(others)), since))
-        if self._unknown:
-            self._metadata.want_topics(self.topic, waiter=self, anew=True)
+            if others:
+                unknown.part = chunk.pick(sorted(others))
+                if not self._fail_if_ruled_out(unknown, view):
+                    self._unknown.append(unknown)
+        if not self._unknown:
+            self._denials, self._ask_at = Denials(), None
+        elif self._ask_at is None:
+            self._ask_at = self.clock.monotonic() + _ASK_AGAIN_AFTER
 
-    def _fail_if_ruled_out(
-        self, chunk: Chunk, rows: list[int], view: TopicView, since: float
-    ) -> bool:
-        """Fail *rows* if *view*, requested after *since*, rules them out; return whether so."""
-        if view.asked_at < since:
+    def _fail_if_ruled_out(self, unknown: _Unknown, view: TopicView) -> bool:
+        """Fail the rows of *unknown* if the servers rule them out; return whether so."""
+        if view.asked_at < unknown.since:
             return False
         if view.error_code in FATAL_TOPIC_ERRORS:
             self._settler.fail(
-                chunk.pick(rows),
+                unknown.part,
                 lambda status: delivery_error_for(view.error_code, topic=self.topic, status=status),
             )
             return True
-        if view.error_code:
+        if view.told_by is None:
             return False
-        for row in rows:
+        if unknown.denied_at is None:
+            unknown.denied_at = view.asked_at
+        since, first = unknown.since, unknown.denied_at
+        if not self._denials.suffice(view, since, first, self._metadata.servers):
+            return False
+        chunk = unknown.part.chunk
+        for row in unknown.part.row_numbers():
             text = no_such_partition(chunk.partition_of(row), view.partitions)
             self._fail(chunk, row, error_maker(self.topic, text))
         return True
@@ -314,9 +352,10 @@ class TopicWorker(Worker[Item]):
         """
         self._round += 1
         self._when_at_rest = tell
-        if any(unknown.waiting() for unknown, _ in self._unknown):
+        if any(unknown.part.waiting() for unknown in self._unknown):
             return
         self._unknown.clear()
+        self._ask_at = None
         self._not_at_rest = set(self._partitions)
         if not self._not_at_rest:
             tell()
