@@ -35,6 +35,8 @@ _LINKS = 4
 #: After this time, the reason for the lack of an answer is logged, and another bootstrap server is
 #: tried (seconds).
 _PATIENCE = 1.0
+#: How often an answer may be in vain before another broker is asked for the coordinator.
+_TOLERATED = 1
 #: A reason is logged again after this time (seconds).
 _REPEAT = 30.0
 
@@ -50,6 +52,8 @@ class ControlExchange:
         self._servers: Iterator[Address] = cycle(random.sample(servers, len(servers)))
         self._links: list[Link] = []
         self._places: dict[CoordinatorKey, Address] = {}
+        # The connections whose brokers have named them.
+        self._named_by: dict[CoordinatorKey, Link] = {}
         # Those of the call under way.
         self._requests: list[ControlRequest] = []
         self._lookups: dict[CoordinatorKey, FindRequest] = {}
@@ -224,6 +228,8 @@ class ControlExchange:
                 self._judge(request, NO_ANSWER, f"malformed response from the broker: {error}")
             return
         for request, code in zip(requests, codes, strict=True):
+            if isinstance(request, FindRequest):
+                self._named_by[request.key] = link
             self._judge(
                 request, code, f"{ApiKey(request.api_key).name} returned {format_error_code(code)}"
             )
@@ -295,6 +301,9 @@ class ControlExchange:
             request.due = now + request.delays.after(found.reaction, random.random())
             if found.reaction is Reaction.FIND and request.coordinator is not None:
                 self._places.pop(request.coordinator, None)
+                self._doubt(request.coordinator, request.times[code])
+            elif isinstance(request, FindRequest) and code is not None:
+                self._doubt(request.key, request.times[code])
             if now >= self._log_from and now >= self._logged.get(reason, now - _REPEAT) + _REPEAT:
                 self._logged[reason] = now
                 log.warning("%s; trying again", reason)
@@ -306,6 +315,16 @@ class ControlExchange:
         request.found = found
         if isinstance(request, FindRequest):
             self._looked_up(request)
+
+    def _doubt(self, key: CoordinatorKey, times: int) -> None:
+        """Leave the broker whose answer about *key* was of no use, for the time number *times*.
+
+        It may be cut off from the others, so the next lookup is for another broker, if there is
+        one. Usually it only learns later than the others that a coordinator has moved.
+        """
+        link = self._named_by.pop(key, None)
+        if times > _TOLERATED and link is not None and link.is_free:
+            self._drop(link)
 
     def _looked_up(self, lookup: FindRequest) -> None:
         """Let the requests that wait for *lookup* continue, or end them with its error."""

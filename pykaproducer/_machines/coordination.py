@@ -337,6 +337,11 @@ class Delays:
         self._soon = 0
         self._found = 0
 
+    @property
+    def are_retries(self) -> bool:
+        """Whether an attempt has failed since the last success, except because of ``SOON``."""
+        return bool(self._found or self._retry.failures)
+
     def after(self, reaction: Reaction, random: float) -> float:
         """Return the seconds to wait before the next attempt; *random* is in [0, 1)."""
         if reaction is Reaction.SOON:

@@ -86,6 +86,11 @@ class GroupOffsets:
         """Whether there is nothing to commit, and no request under way."""
         return not self._asks and self._request is None
 
+    @property
+    def retries(self) -> bool:
+        """Whether the next request repeats one that has failed."""
+        return self._delays.are_retries
+
     def commit(self, ask: CommitOffsets, now: float) -> list[GroupEffect]:
         """Commit the offsets of *ask*, after those given before."""
         self._asks.append(ask)

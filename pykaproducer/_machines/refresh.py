@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Hashable, Iterable
 from typing import NamedTuple
 
 from pykaproducer._machines.cluster import Backoff, ClusterView, TopicView
 
 Address = tuple[str, int]
+#: A topic and a partition, or something else that a server is asked for and ``_WHOLE``.
+_Place = tuple[Hashable, int]
+_WHOLE = -1
 _NEVER = -math.inf
 
 
@@ -19,6 +22,15 @@ class Ask(NamedTuple):
     topics: list[str]
     #: Whether the broker may create the topics.
     may_create: bool
+
+
+class Told(NamedTuple):
+    """A handled response."""
+
+    throttle_ms: int
+    #: Its subject, and whether the producer still does not have it; see ``Distrust.told()``.
+    what: Hashable
+    in_vain: bool
 
 
 class Refresh:
@@ -82,6 +94,11 @@ class Refresh:
     def asked(self) -> set[str]:
         """The topics of the request in flight, without those forgotten since."""
         return self._asked or set()
+
+    @property
+    def waited_for(self) -> set[str]:
+        """The topics of the request in flight that was sent because messages wait for them."""
+        return set() if self._asked_for_all else self.asked
 
     def want(self, topic: str | None = None, *, anew: bool = False) -> None:
         """Request a refresh of all known topics, or of *topic*, because messages wait for it.
@@ -202,56 +219,75 @@ class Refresh:
 class Distrust:
     """Decides when to switch to another server, because the current one may keep an outdated view.
 
-    The indication is a partition whose batches are rejected again and again, while each lookup in
-    between returns the same leader and epoch. The rejections may have another cause, for example
-    too few replicas. Therefore the number of lookups before a switch doubles with each switch,
-    until no partition is rejected.
+    The indication is something that the producer needs, and asks the server for again and again in
+    vain: the leader of a partition, which keeps rejecting batches, although each lookup returns the
+    same leader and epoch; a topic or leader that messages wait for; a coordinator that does not
+    serve requests. There may be another cause, for example too few replicas. Therefore the number
+    of requests before a switch doubles with each switch, until the thing is found.
     """
 
     _PATIENCE = 3
     _MOST_PATIENCE = 48
 
     def __init__(self) -> None:
-        #: partition -> number of consecutive responses with nothing new after a rejection.
-        self._counts: dict[tuple[str, int], int] = {}
-        self._rejected: set[tuple[str, int]] = set()
-        self._patience = self._PATIENCE
+        #: A thing needed -> number of consecutive responses in vain, and how many are tolerated.
+        self._doubts: dict[_Place, tuple[int, int]] = {}
+        self._rejected: set[_Place] = set()
 
     def rejected(self, topic: str, partition: int) -> None:
         """Record that the partition's leader in the view has rejected a batch, or keeps failing."""
         self._rejected.add((topic, partition))
 
-    def answered(self, old: ClusterView, new: ClusterView, topics: Iterable[str]) -> bool:
+    def answered(
+        self,
+        old: ClusterView,
+        new: ClusterView,
+        topics: Iterable[str],
+        incomplete: Iterable[str] = (),
+    ) -> bool:
         """Return whether to switch to another server, after a response about *topics*.
 
-        *old* is the view before the response, *new* the view after it.
+        *old* is the view before the response, *new* the view after it. *incomplete*: topics that
+        messages wait for, and that *new* lacks, or some of their leaders.
         """
         answered = set(topics)
-        counts = {
-            place: self._counts.get(place, 0) + 1
-            for place in self._rejected
-            if place[0] in answered and _state_of(old, place) == _state_of(new, place)
+        about = {place for place in self._doubts.keys() | self._rejected if place[0] in answered}
+        vain = {
+            place
+            for place in self._rejected & about
+            if _state_of(old, place) == _state_of(new, place)
         }
-        self._rejected = {place for place in self._rejected if place[0] not in answered}
-        kept = {place: n for place, n in self._counts.items() if place[0] not in answered}
-        self._counts = kept | counts
-        if max(counts.values(), default=0) >= self._patience:
-            self._counts.clear()
-            self._patience = min(2 * self._patience, self._MOST_PATIENCE)
-            return True
-        if not self._counts and not self._rejected:
-            self._patience = self._PATIENCE
-        return False
+        self._rejected -= about
+        return self._count(about, vain | {(topic, _WHOLE) for topic in incomplete})
+
+    def told(self, what: Hashable, *, in_vain: bool) -> bool:
+        """Return whether to switch to another server, after a response about *what*."""
+        place = (what, _WHOLE)
+        return self._count({place}, {place} if in_vain else set())
+
+    def _count(self, about: set[_Place], vain: set[_Place]) -> bool:
+        before = self._doubts
+        self._doubts = {place: doubt for place, doubt in before.items() if place not in about}
+        is_enough = False
+        for place in vain:
+            times, patience = before.get(place, (0, self._PATIENCE))
+            if times + 1 >= patience:
+                is_enough = True
+                times, patience = -1, min(2 * patience, self._MOST_PATIENCE)
+            self._doubts[place] = times + 1, patience
+        if is_enough:
+            self._doubts = {place: (0, doubt[1]) for place, doubt in self._doubts.items()}
+        return is_enough
 
     def forget(self, topic: str) -> None:
         """Remove *topic*, which is no longer used."""
-        self._counts = {place: n for place, n in self._counts.items() if place[0] != topic}
+        self._doubts = {place: doubt for place, doubt in self._doubts.items() if place[0] != topic}
         self._rejected = {place for place in self._rejected if place[0] != topic}
 
 
-def _state_of(view: ClusterView, place: tuple[str, int]) -> tuple[int | None, int | None]:
+def _state_of(view: ClusterView, place: _Place) -> tuple[int | None, int | None]:
     topic, partition = place
-    found = view.topics.get(topic)
+    found = view.topics.get(str(topic))
     return (
         (None, None)
         if found is None

@@ -85,6 +85,11 @@ class TransactionBase:
         # The last transaction was of TV2, which does not wait for answers before an abort.
         self._had_tv2 = False
 
+    @property
+    def retries(self) -> bool:
+        """Whether the next request repeats one that has failed."""
+        return self._delays.are_retries
+
     def _take(self) -> list[Effect]:
         effects = self._effects[:]
         self._effects.clear()

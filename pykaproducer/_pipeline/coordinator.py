@@ -382,7 +382,7 @@ class Coordinator(CoordinatorConnection[CoordinatorItem]):
                     for worker in self._broker_workers():
                         worker.put(TransactionChanged())
                 case SendFindCoordinator():
-                    self.look_up(effect.transactional_id)
+                    self.look_up(effect.transactional_id, again=self.machine.retries)
                 case LeaveCoordinator():
                     self.disconnect("the transactional id is another one")
                 case CommitOffsets():

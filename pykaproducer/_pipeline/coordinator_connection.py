@@ -75,10 +75,10 @@ class CoordinatorConnection(SocketWorker[Item]):
 
     # For subclasses ------------------------------------------------------------------------------
 
-    def look_up(self: CoordinatorConnection[CoordinatorCame], key: str) -> None:
-        """Find the coordinator of *key*, and connect to it."""
+    def look_up(self: CoordinatorConnection[CoordinatorCame], key: str, *, again: bool) -> None:
+        """Find the coordinator of *key*, and connect to it; *again*: the last one was of no use."""
         self._finding, self._key = True, key
-        self._metadata.put(WantCoordinator(self._kind, key, self))
+        self._metadata.put(WantCoordinator(self._kind, key, self, again))
 
     def coordinator_came(self, item: CoordinatorCame, now: float) -> None:
         """Handle the result of a lookup."""

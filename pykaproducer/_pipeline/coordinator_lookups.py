@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pykaproducer._errors.codes import ErrorCode
+from pykaproducer._machines.refresh import Told
 from pykaproducer._pipeline.metadata_events import CoordinatorCame, WantCoordinator
 from pykaproducer._pipeline.worker import Worker
 from pykaproducer._wire.messages import ApiKey
 from pykaproducer._wire.transactions import (
     CoordinatorKind,
-    FindCoordinatorAnswer,
     decode_find_coordinator,
     find_coordinator_request,
 )
@@ -29,7 +29,8 @@ class CoordinatorLookups:
     """The lookups that stages wait for."""
 
     def __init__(self) -> None:
-        self._wanted: dict[tuple[CoordinatorKind, str], dict[Worker[CoordinatorCame], None]] = {}
+        # The waiters of each, and whether the last result was of no use to them.
+        self._wanted: dict[tuple[CoordinatorKind, str], dict[Worker[CoordinatorCame], bool]] = {}
         self._in_flight: tuple[CoordinatorKind, str] | None = None
 
     def due(self) -> float | None:
@@ -38,7 +39,7 @@ class CoordinatorLookups:
 
     def want(self, item: WantCoordinator) -> None:
         """Add a lookup, or a waiter to the same one."""
-        self._wanted.setdefault((item.kind, item.key), {})[item.waiter] = None
+        self._wanted.setdefault((item.kind, item.key), {})[item.waiter] = item.again
 
     def ask(self, metadata: Metadata) -> None:
         """Send the oldest lookup. Only while *metadata* has a connection."""
@@ -57,17 +58,19 @@ class CoordinatorLookups:
         """Record that the connection is lost, and with it a lookup in flight."""
         self._in_flight = None
 
-    def answered(self, version: int, payload: Buffer) -> FindCoordinatorAnswer:
+    def answered(self, version: int, payload: Buffer) -> Told:
         """Decode and handle the response. Raises WireError."""
         if self._in_flight is None:
             # The connection was closed because of a response that came together with this one. The
             # lookup is repeated.
-            return FindCoordinatorAnswer(())
-        answer = decode_find_coordinator(version, payload, [self._in_flight[1]])
+            return Told(0, None, in_vain=False)
+        what = self._in_flight
+        answer = decode_find_coordinator(version, payload, [what[1]])
         (found,) = answer.coordinators
         code = found.error_code
+        in_vain = any(self._wanted[what].values())
         self._deliver(CoordinatorCame(found.key, None if code else found.address, code))
-        return answer
+        return Told(answer.throttle_ms, what, in_vain)
 
     def _deliver(self, found: CoordinatorCame) -> None:
         assert self._in_flight is not None

@@ -158,7 +158,7 @@ class GroupCoordinator(CoordinatorConnection[GroupItem]):
         for effect in effects:
             match effect:
                 case SendFindGroup():
-                    self.look_up(effect.group)
+                    self.look_up(effect.group, again=self._machine.retries)
                 case SendTxnOffsetCommit():
                     self._commit(effect.ask)
                 case LeaveGroup():

@@ -19,11 +19,12 @@ from typing import Any
 from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._errors.formatting import format_partition
 from pykaproducer._kernel import ConnectionMetrics
-from pykaproducer._machines.cluster import ClusterView, LeaderHint, led_by_others
+from pykaproducer._machines.cluster import ClusterView, LeaderHint, TopicView, led_by_others
 from pykaproducer._machines.cluster_changes import cluster_changes
 from pykaproducer._machines.cluster_identity import Arrival, ClusterIdentity
 from pykaproducer._machines.refresh import Distrust, Refresh, candidates
 from pykaproducer._machines.sequencing import ProducerId
+from pykaproducer._machines.verdicts import FATAL_TOPIC_ERRORS
 from pykaproducer._net.connection import Answered, Request
 from pykaproducer._net.transport import Network
 from pykaproducer._pipeline.connection_log import ClusterLog
@@ -356,9 +357,9 @@ class Metadata(SocketWorker[MetadataItem]):
     def _asked_of(self) -> tuple[str, int]:
         return self._server or ("", 0)
 
-    def _leave(self, reason: str, servers: list[tuple[str, int]]) -> None:
-        """Switch to one of *servers* other than the current one, if there is one."""
-        others = [server for server in servers if server != self._server]
+    def _leave(self, reason: str) -> None:
+        """Switch to another server, if there is one."""
+        others = [server for server in self._candidates_now() if server != self._server]
         if not others:
             return
         self._left = self._server
@@ -438,10 +439,14 @@ class Metadata(SocketWorker[MetadataItem]):
             else:
                 is_id = event.request.api_key == ApiKey.INIT_PRODUCER_ID
                 asked = self._ids if is_id else self._lookups
-                answer = asked.answered(event.request.version, event.payload)
+                told = asked.answered(event.request.version, event.payload)
                 self._log.answered()
-                self._throttled(answer.throttle_ms)
+                self._throttled(told.throttle_ms)
+                if self._distrust.told(told.what, in_vain=told.in_vain):
+                    what = "producer id" if is_id else "coordinator that serves requests"
+                    self._leave(f"it keeps naming no {what}")
         except WireError as error:
+            self._left = self._server  # the next attempt is for another one
             self.drop(f"malformed response: {error}")
         except MemoryError:
             self.drop("this process has no memory for the cluster's response")
@@ -464,28 +469,23 @@ class Metadata(SocketWorker[MetadataItem]):
         # Without topics that were not requested, or have been forgotten since.
         answer = answer.only(refresh.asked)
         view = old.with_answer(answer, self._asked_at, self._server)
-        seen = {topic.name for topic in answer.topics if view.topics[topic.name].partitions}
-        there = {
-            topic.name
-            for topic in answer.topics
-            if not topic.error_code
-            and topic.partitions
-            and all(p.leader_id >= 0 for p in topic.partitions)
-        }
-        asked = set(refresh.asked)
+        asked, waited_for = set(refresh.asked), set(refresh.waited_for)
+        # A topic that the answer lacks is not gone.
+        seen = {name for name in asked if name in view.topics and view.topics[name].partitions}
+        told = {topic.name for topic in answer.topics if topic.partitions}
+        there = {name for name in seen & told if view.topics[name].is_complete}
         self._show(view, give_up="the servers are of another cluster now" if is_other else "")
         if is_other:
             refresh.want()  # the topics that were not requested now have no leaders
         self.refreshed = self.clock.monotonic()
         cost = self.clock.thread_time() - began
         refresh.succeeded(self.refreshed, system_random.random(), there=there, seen=seen, cost=cost)
-        unhelpful = self._distrust.answered(old, view, asked)
+        incomplete = [name for name in waited_for - there if not _is_refused(view.topics.get(name))]
+        unhelpful = self._distrust.answered(old, view, asked, incomplete)
         if view.is_out_of_date(asked):
-            self._leave(
-                "its metadata is incomplete or older than the known one", self._candidates_now()
-            )
+            self._leave("its metadata is incomplete or older than the known one")
         elif unhelpful:
-            self._leave("the leaders it names keep rejecting batches", self._candidates_now())
+            self._leave("messages still wait after its answers")
 
     def _show(self, view: ClusterView, *, give_up: str = "") -> None:
         """Publish a new view, and notify the waiting stages and threads.
@@ -503,3 +503,7 @@ class Metadata(SocketWorker[MetadataItem]):
         for worker in self._broker_workers():
             worker.put(changed)
         self.waiting_threads.wake_all()
+
+
+def _is_refused(view: TopicView | None) -> bool:
+    return view is not None and view.error_code in FATAL_TOPIC_ERRORS

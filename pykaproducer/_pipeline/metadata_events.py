@@ -79,6 +79,8 @@ class WantCoordinator:
     kind: CoordinatorKind
     key: str
     waiter: Worker[CoordinatorCame]
+    #: Whether the last result was of no use: the broker was not the coordinator, or not reachable.
+    again: bool = False
 
 
 @dataclass(frozen=True, slots=True)

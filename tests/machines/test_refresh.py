@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pykaproducer._machines.cluster import ClusterView
-from pykaproducer._machines.refresh import Ask, Distrust, Refresh, candidates
+from pykaproducer._machines.refresh import Ask, Denials, Distrust, Refresh, candidates
 
 from .test_cluster import RANDOM, seen, topic
 
@@ -410,6 +411,67 @@ def test_an_answer_about_other_topics_says_nothing() -> None:
     distrust.rejected("t", 0)
     assert not distrust.answered(view, view, ["u"])
     assert distrust.answered(view, view, ["t"])
+
+
+@pytest.mark.parametrize("incomplete", [["t"], ["t", "mistyped"]])
+def test_a_topic_that_messages_wait_for_makes_us_ask_elsewhere(incomplete: list[str]) -> None:
+    view, distrust = seen(topic("t", -1)), Distrust()
+    found = [distrust.answered(view, view, incomplete, incomplete) for _ in range(9)]
+    assert found == [False, False, True, *[False] * 5, True]
+    # It is there; another one that is not does not make a coordinator wait.
+    assert not distrust.answered(view, view, ["t"])
+    assert [distrust.told("coordinator", in_vain=True) for _ in range(3)] == [False, False, True]
+
+
+def test_what_is_told_at_last_begins_anew() -> None:
+    distrust = Distrust()
+    for _ in range(3):
+        told = [distrust.told("coordinator", in_vain=in_vain) for in_vain in (True, True, False)]
+        assert told == [False] * 3
+
+
+# Partitions that servers deny ---------------------------------------------------------------------
+
+A, B = ("a", 1), ("b", 1)
+
+
+def denied_by(*answers: tuple[tuple[str, int] | None, float]) -> list[bool]:
+    """Return, after each answer of a server, whether a message that waits since 10.0 may fail."""
+    denials, found, first = Denials(), [], None
+    for server, asked_at in answers:
+        view = dataclasses.replace(
+            seen(topic("t", 0)).topics["t"], told_by=server, asked_at=asked_at
+        )
+        denials.heard(view)
+        if asked_at >= 10.0 and first is None:
+            first = asked_at
+        found.append(first is not None and denials.suffice(view, 10.0, first, [A, B]))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("answers", "found"),
+    [
+        ([(A, 10.0), (B, 10.5), (A, 11.9), (A, 12.0)], [False, False, False, True]),
+        ([(A, 10.0), (A, 99.0), (B, 99.5)], [False, False, True]),
+        ([(B, 9.9), (A, 10.0), (A, 13.0)], [False] * 3),
+        ([(A, 10.0), (None, 13.0)], [False] * 2),
+        ([(A, 13.0), (B, 13.0)], [False] * 2),
+    ],
+)
+def test_when_no_server_knows_a_partition(
+    answers: list[tuple[tuple[str, int] | None, float]], found: list[bool]
+) -> None:
+    assert denied_by(*answers) == found
+
+
+def test_the_server_asked_next_is_the_one_that_was_not_asked_for_longest() -> None:
+    denials, view = Denials(), seen(topic("t", 0)).topics["t"]
+    assert denials.next_server([A, B]) is None
+    for server, asked_at, expected in ((A, 1.0, B), (B, 2.0, A), (A, 3.0, B)):
+        denials.heard(dataclasses.replace(view, told_by=server, asked_at=asked_at))
+        assert denials.next_server([A, B]) == expected
+    assert denials.next_server([]) is None
 
 
 def test_known_brokers_and_configured_servers_are_tried_in_turn() -> None:

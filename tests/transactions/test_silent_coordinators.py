@@ -10,6 +10,7 @@ import pytest
 from pykaproducer import Producer
 from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._errors.formatting import format_error_code
+from pykaproducer._util.clock import Clock
 from pykaproducer._wire.messages import ApiKey
 from pykaproducer.errors import (
     CommitOutcome,
@@ -36,6 +37,7 @@ from tests._support.threads import Call
 from tests.machines.test_coordination import APIS, TABLE
 from tests.pipeline.helper import SOON, until
 
+from .bounds import scripted_control
 from .scripted_helper import (
     BOUND,
     CALLS,
@@ -257,6 +259,46 @@ def test_a_coordinator_that_moves(protocol: str) -> None:
             producer.begin_transaction()
         assert values(scripted) == [b"1", b"2", b"3"]
         assert scripted.offsets("readers") == {("t", 0): 3}
+
+
+@pytest.mark.parametrize("client", ["transaction", "group", "control"])
+@pytest.mark.parametrize("answer", ["the former one", "a dead one", "none"])
+def test_a_server_that_does_not_know_the_coordinator_is_left(client: str, answer: str) -> None:
+    """It is cut off from the controllers, and answers clients from its last view."""
+    with (
+        ScriptedCluster(4, {"t": 1}) as scripted,
+        producer_of(scripted, bootstrap_servers="broker-0.scripted:9092") as producer,
+    ):
+        kind, key = ("group", "readers") if client == "group" else ("transaction", NAME)
+        scripted.move_coordinator(kind, key, 2)
+        begun(producer)
+        producer.send("t", b"value", partition=0).result(SOON)
+        old = scripted._state.brokers[1]
+        if answer == "a dead one":
+            scripted.move_leader("t", 0, 2)
+            scripted.stop(1)
+
+        cut_off = range(3 if client == "control" else 1)
+
+        def stale(exchange: Exchange) -> None:
+            if exchange.broker in cut_off and answer == "none":
+                Refuse(ErrorCode.COORDINATOR_NOT_AVAILABLE)(exchange)
+                return
+            found = exchange.apply()
+            if exchange.broker in cut_off:
+                for each in getattr(found, "coordinators", None) or [found]:
+                    each.node_id, each.host, each.port = 1, old.host, old.port
+            exchange.answer(found)
+
+        scripted.always("find_coordinator", stale)
+        scripted.move_coordinator(kind, key, 3)
+        if client == "control":
+            with scripted_control(scripted, Clock()) as control:  # type: ignore[arg-type]
+                assert control.describe([NAME], timeout=SOON)[NAME].state == "Ongoing"
+        if client == "group":
+            producer.send_offsets_to_transaction({PLACE: 1}, "readers")
+        producer.commit_transaction()
+        assert values(scripted) == [b"value"]
 
 
 def test_epochs_that_are_used_up(scripted: ScriptedCluster) -> None:
