@@ -66,6 +66,8 @@ class DispatcherCollaborators:
     #: sent sooner (seconds).
     hold_time: Callable[[Iterable[int]], float]
     new_topic_worker: Callable[[str], TopicWorker]
+    #: Returns whether the sequence numbers of an unused topic may be lost.
+    may_forget: Callable[[TopicWorker], bool]
     #: Releases a topic's stages and its counters.
     release_topic: Callable[[str, TopicWorker | None], None]
     metadata: Metadata
@@ -96,9 +98,8 @@ class Dispatcher(Worker[Item]):
         self._last_errors = collaborators.last_errors
         # Time without a message after which a topic is forgotten (seconds).
         self._max_idle = collaborators.config.metadata_max_idle_ms / 1000
-        # The sequence numbers of a topic are lost with it. Those of a transactional producer go on
-        # in the next transaction, so that a batch with number 0 would seem a duplicate.
-        self._keeps_topics = collaborators.config.transactional_id is not None
+        # The sequence numbers of a topic are lost with it.
+        self._may_forget = collaborators.may_forget
         # Maximum age of a view whose fatal topic error is accepted without a refresh (seconds).
         self._believed_for = collaborators.config.retry_backoff_max_ms / 1000
         # Makes the error for a topic and a status with which everything fails; None: as long as no
@@ -379,7 +380,7 @@ class Dispatcher(Worker[Item]):
                 used = self._used[topic] = worker.used_at
             if used + self._max_idle > now or topic in busy:
                 continue
-            if worker is not None and self._keeps_topics:
+            if worker is not None and not self._may_forget(worker):
                 self._used[topic] = now
                 continue
             self._resting[topic] = self._round

@@ -28,7 +28,7 @@ from pykaproducer._machines.ordering import (
     SendChaser,
 )
 from pykaproducer._machines.partition_buffer import PartitionBuffer
-from pykaproducer._machines.sequencing import Sequencer
+from pykaproducer._machines.sequencing import ProducerId, Sequencer
 from pykaproducer._machines.verdicts import FATAL_TOPIC_ERRORS
 from pykaproducer._pipeline.broker import BrokerWorker
 from pykaproducer._pipeline.broker_events import Enqueue
@@ -91,6 +91,11 @@ class PartitionWorker(Worker[PartitionItem]):
         self.path = PartitionPath(self._items, self._running, Ordering())
         # Since when an unsettled item has waited for a leader (monotonic seconds); None: none does.
         self._waits_since: float | None = None
+
+    @property
+    def producer(self) -> ProducerId | None:
+        """The producer id and epoch of the last batch. May be read from any thread."""
+        return self._sequencer.producer
 
     @property
     def ordering(self) -> Ordering:

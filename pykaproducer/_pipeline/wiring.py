@@ -199,6 +199,7 @@ class Pipeline:
             release_slot=self._admission.release_slot,
             hold_time=self.hold_time,
             new_topic_worker=self._new_topic_worker,
+            may_forget=self._may_forget,
             release_topic=self._release_topic,
             metadata=self.metadata,
             incomplete=self.incomplete,
@@ -244,6 +245,18 @@ class Pipeline:
         worker = BrokerWorker(self._context, collaborators, broker_id)
         worker.stopping = worker.bridge.stopping = self.ended
         return worker
+
+    def _may_forget(self, worker: TopicWorker) -> bool:
+        """Return whether the sequence numbers of the topic of *worker* may be lost.
+
+        Those of a transactional producer go on in the same epoch, with TV1 also in the next
+        transaction: a batch with the number 0 would seem a duplicate.
+        """
+        if self.coordinator is None:
+            return True  # the next ones are of another producer id
+        current = self.coordinator.machine.producer
+        used = [each.producer for each in list(worker.partitions.values())]
+        return current is None or current not in used
 
     def _release_topic(self, topic: str, worker: TopicWorker | None) -> None:
         """Release the stages of *topic*, which has nothing in progress. For the dispatcher."""
