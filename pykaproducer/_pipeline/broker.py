@@ -186,6 +186,7 @@ class BrokerWorker(Worker[BrokerItem]):
                 self._new_view = True
                 if item.give_up:
                     self._give_up(item.give_up)
+                self._end_if_gone()
             case ProducerIdCame():
                 self._builder.producer_id_came()
             case NoProducerId():
@@ -202,6 +203,12 @@ class BrokerWorker(Worker[BrokerItem]):
                 self._drain = item
             case Unused():
                 self._end_at = self.clock.monotonic() + unused_time(self._config)
+                self._end_if_gone()
+
+    def _end_if_gone(self) -> None:
+        """End soon if this worker is unused, and its broker has been removed or replaced."""
+        if self._end_at is not None and self.broker_id not in self._metadata.view.brokers:
+            self._end_at = self.clock.monotonic()
 
     def _on_response(self, item: ResponseReceived) -> None:
         self._log.answered()

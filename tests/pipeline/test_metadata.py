@@ -5,6 +5,7 @@ Brokers may be out of date, gone, or not name the leader.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from kafka.errors import TopicAuthorizationFailedError
 
 from pykaproducer import PartitionerError, Producer
 from pykaproducer._errors.codes import ErrorCode
+from pykaproducer._kernel import MURMUR2, partition_for
 from pykaproducer._pipeline.broker import BrokerWorker
 from pykaproducer.testing import FakeClock, ScriptedCluster
 from pykaproducer.testing._scripted_apis import Partition
@@ -39,6 +41,7 @@ from .helper import (
     pipeline_of,
     running,
     send,
+    transactional,
     under_way,
     until,
     waits_for,
@@ -222,6 +225,38 @@ def test_one_broker_with_an_old_view_starves_nobody(how: str) -> None:
         assert offsets(later, clock) == [6, 7, 8, 9, 10]
 
 
+@pytest.mark.parametrize("what", ["no topic", "no topic in it", "no leader", "no id", "garbage"])
+def test_a_server_without_what_messages_wait_for_is_left(what: str) -> None:
+    """It is cut off from the others, or broken."""
+
+    def lacking(answer: Any) -> None:
+        if what == "no topic in it":
+            answer.topics = []
+        for topic in answer.topics:
+            if what == "no leader":
+                topic.partitions[0].leader_id = -1
+            elif what == "garbage":
+                topic.partitions[0].partition_index = 11
+            else:
+                topic.error_code, topic.partitions = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, []
+
+    topics = {"t": 1, "other": 1}
+    with running(2, topics, bootstrap_servers=FIRST_SERVER, **FAST) as (cluster, producer):
+        producer.partitions_for("other")
+        fault = Refuse(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        always(
+            cluster,
+            lambda api, broker: (
+                None
+                if broker
+                else {"init_producer_id": fault}.get(api)
+                if what == "no id"
+                else {"metadata": Amend(lacking)}.get(api)
+            ),
+        )
+        assert offsets(send(producer, [b"value"])) == [0]
+
+
 def test_a_server_that_asks_to_begin_anew_is_left_for_the_configured_ones() -> None:
     """KIP-1102: the brokers of the view belong to another cluster by now."""
     with frozen(
@@ -326,6 +361,33 @@ def test_a_topic_without_messages_is_forgotten_and_found_again() -> None:
         for value in (b"second", b"third"):
             offsets(send(producer, [value], topic="once", partition=1))
         assert log(cluster, "once", 1) == [b"first", b"second", b"third"]
+
+
+@pytest.mark.parametrize("case", ["TV1", "TV2", "TV2, in one transaction"])
+def test_a_transactional_producer_forgets_a_topic_of_an_earlier_epoch(case: str) -> None:
+    """In the same one its batches would be numbered from 0 again, and seem duplicates."""
+    features = {"transaction.version": 0 if case == "TV1" else 2}
+    settings = {"transaction_timeout_ms": 900_000, "delivery_timeout_ms": 10**7}
+    clock, is_open = FakeClock(), "in one" in case
+    with (
+        ScriptedCluster(1, {"once": 1, "t": 1}, features=features) as cluster,
+        transactional(cluster, clock, begun=is_open, **settings) as producer,
+    ):
+
+        def use(topic: str) -> None:
+            with contextlib.nullcontext() if is_open else producer.transaction():
+                offsets(send(producer, [b"value"], topic=topic), clock)
+
+        use("once")
+        if case == "TV2":
+            until(lambda: clock.jump(50) or use("t") or forgotten(producer, "once"))
+        else:
+            for _ in range(14):
+                clock.jump(50)
+                use("t")
+            assert not forgotten(producer, "once")
+        use("once")
+        assert [batch for batch in log(cluster, "once") if batch == b"value"] == [b"value"] * 2
 
 
 def test_a_message_at_the_moment_in_which_its_topic_is_forgotten() -> None:
@@ -555,6 +617,26 @@ def test_a_right_that_is_taken_away_and_granted_again(what_failed: str) -> None:
         assert offsets(granted, clock) == [1]
 
 
+# Brokers that are gone ----------------------------------------------------------------------------
+
+
+def test_the_threads_of_a_broker_that_was_replaced_end_at_once() -> None:
+    with frozen(2, bootstrap_servers="broker-1.scripted:9093") as (cluster, clock, producer):
+        warm_up(producer)
+        cluster.move_leader("t", 0, 1)
+        assert offsets(send(producer, [b"value"]), clock) == [1]
+        old = next(each for each in pipeline_of(producer).brokers.all() if not each.broker_id)
+        look_up(producer, clock)
+        assert old.is_alive()  # its broker may be needed again
+        cluster.stop(0)
+        with cluster._changed:
+            del cluster._state.brokers[0]
+        look_up(producer, clock)
+        until(lambda: not old.is_alive() and not old.bridge.is_alive())
+        assert [each["id"] for each in producer.stats()["brokers"]] == [1]
+        assert offsets(send(producer, [b"value"]), clock) == [2]
+
+
 # Partitions that are not in the view yet ----------------------------------------------------------
 
 
@@ -590,19 +672,76 @@ def test_an_answer_that_was_asked_for_before_refuses_no_partition() -> None:
         assert offsets(deliveries) == [0, 1, 2]
 
 
-def test_a_partition_that_is_not_there_is_refused_by_an_answer_asked_for_since() -> None:
-    held = Held()
-    with running(**FAST) as (cluster, producer):
+def test_a_partition_that_is_not_there_is_refused_when_every_server_says_so() -> None:
+    with frozen(3, bootstrap_servers=FIRST_SERVER) as (cluster, clock, producer):
         warm_up(producer)
-        cluster.next("metadata", held)
+        before, began = len(cluster.received("metadata")), clock.monotonic()
         delivery = producer.send("t", b"value", partition=7)
-        held.wait_until_held()
-        assert not delivery.done()
         assert offsets(send(producer, [b"not held up"])) == [1]
-        held.release()
+        let_pass(clock, [delivery])
         error = error_of(delivery)
         assert isinstance(error, PartitionerError)
         assert "no partition 7; the topic has partitions 0 to 0" in str(error)
+        assert clock.monotonic() - began >= 2.0
+        assert {each.broker for each in cluster.received("metadata")[before:]} == {0, 1, 2}
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_partition_that_some_servers_do_not_know_yet(known: bool) -> None:
+    """They have not heard of it since it was added, and may never do."""
+
+    def lagging(answer: Any) -> None:
+        for topic in answer.topics:
+            del topic.partitions[1:]
+
+    with running(3, {"t": 2}, bootstrap_servers=FIRST_SERVER, **FAST) as (cluster, producer):
+        if known:
+            warm_up(producer, partitions=2)
+        always(
+            cluster,
+            lambda api, broker: Amend(lagging) if api == "metadata" and broker < 2 else None,
+        )
+        if known:
+            pipeline = pipeline_of(producer)
+            refreshed = pipeline.metadata.refreshed
+            pipeline.metadata.want()
+            until(lambda: pipeline.metadata.refreshed != refreshed)
+            assert producer.partitions_for("t") == {0, 1}
+        assert offsets(send(producer, numbers(3), partition=1))[0] == int(known)
+
+
+@pytest.mark.parametrize("hole", [1, 3], ids=["in the middle", "at the end"])
+def test_a_key_keeps_its_partition_while_an_answer_has_a_hole(hole: int) -> None:
+    def lacking(answer: Any) -> None:
+        for topic in answer.topics:
+            del topic.partitions[hole : hole + 1]
+
+    keys = [b"%d" % number for number in range(40)]
+    with running(1, {"t": 4, "other": 1}, **FAST) as (cluster, producer):
+        producer.partitions_for("other" if hole == 1 else "t")
+        cluster.next("metadata", *[Amend(lacking)] * 3)
+        pipeline_of(producer).metadata.want()
+        deliveries = [producer.send("t", b"value", key=key) for key in keys]
+        deliveries += [producer.send("t", b"value") for _ in keys]
+        assert outcomes(deliveries) == [None] * 80
+        found = [delivery.partition for delivery in deliveries[:40]]
+        assert found == [partition_for(MURMUR2, key, 4) for key in keys]
+
+
+def test_a_server_that_does_not_answer_holds_others_up_for_a_fifth_of_the_time() -> None:
+    """A message waits for a partition that only the silent server might know."""
+    held = Held()
+    with frozen(2, bootstrap_servers=FIRST_SERVER) as (cluster, clock, producer):
+        warm_up(producer)
+        cluster.move_leader("t", 0, 0)
+        cluster.next("api_versions", held, broker=1)
+        producer.send("t", b"value", partition=7)
+        metadata = pipeline_of(producer).metadata
+        until(lambda: clock.jump(0.05) or metadata._turned_at is not None)
+        began = clock.monotonic()
+        until(lambda: clock.jump(0.05) or metadata._turned_at is None)
+        assert metadata._may_turn_at - began > 3 * (clock.monotonic() - began)
+        held.release()
 
 
 def test_a_message_for_a_partition_that_is_not_there_expires_in_time() -> None:
