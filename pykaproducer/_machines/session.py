@@ -448,7 +448,10 @@ class Session:
         first, last = VERSIONS[api_key]
         name = ApiKey(api_key).name
         if api_key not in self._ranges:
-            return f"it does not support {name} requests"
+            # Every broker supports Metadata requests.
+            hint = "; is it a KRaft controller? Name a broker's listener instead"
+            is_broker = ApiKey.METADATA in self._ranges
+            return f"it does not support {name} requests{'' if is_broker else hint}"
         theirs = _span(*self._ranges[api_key])
         ours = _span(max(first, at_least), min(last, at_most))
         bounded = first < at_least or at_most < last

@@ -358,6 +358,14 @@ def test_bounds_do_not_help_where_the_broker_has_no_such_request() -> None:
         session.encode(request(ApiKey.END_TXN, at_least=5))
 
 
+@pytest.mark.parametrize("is_broker", [True, False])
+def test_a_server_that_is_no_broker_may_be_a_controller(is_broker: bool) -> None:
+    ranges = {ApiKey.METADATA if is_broker else ApiKey.FIND_COORDINATOR: (0, 1)}
+    with pytest.raises(NoCommonVersion, match="does not support PRODUCE requests") as raised:
+        ready(ranges).encode(request())
+    assert ("is it a KRaft controller?" in str(raised.value)) is not is_broker
+
+
 def test_numbers_start_again_before_they_get_too_large() -> None:
     session = ready()
     session._correlation_id = 2**31 - 2
