@@ -30,8 +30,16 @@ if TYPE_CHECKING:
 #: Types that are sequences, but of bytes or letters: one message, passed without a list around it.
 _ONE_CELL = (str, bytes, bytearray, memoryview)
 
-#: The errors that fail the rest of a block after a part of it has been accepted.
-_REFUSALS = (BufferFullError, ProducerClosedError, ProducerBrokenError, TransactionError)
+#: The errors that fail the rest of a block after a part of it has been accepted. ValueError: the
+#: memory of a column was modified in the meantime.
+_REFUSALS = (
+    BufferFullError,
+    ProducerClosedError,
+    ProducerBrokenError,
+    TransactionError,
+    ValueError,
+    MemoryError,
+)
 
 
 class Delivered(NamedTuple):

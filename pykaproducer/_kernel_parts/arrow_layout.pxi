@@ -206,9 +206,10 @@ cdef arrow_headers(Columns columns, HeaderCells *headers, ArrowSchema *schema, A
     headers.validity = validity_of(array, subject)
     headers.offsets = buffer_of(array, 1, subject)
     arrow_cells(columns, &headers.key, child_schema(entry, key), child_array(entries, key),
-                entries.offset, entries.length, "headers.key")
+                headers.entries_offset, headers.n_entries, "headers.key")
     arrow_cells(columns, &headers.value, child_schema(entry, 1 - key),
-                child_array(entries, 1 - key), entries.offset, entries.length, "headers.value")
+                child_array(entries, 1 - key), headers.entries_offset, headers.n_entries,
+                "headers.value")
 
 
 cdef int64_t header_key(ArrowSchema *entry, bint is_map, str subject) except -1:
@@ -243,13 +244,12 @@ cdef check_names(const HeaderCells *headers, int64_t count, int64_t base):
 
 cdef int64_t first_undecodable(const HeaderCells *headers, int64_t count) noexcept nogil:
     """Return the first row with a header name that is not UTF-8, or -1."""
-    cdef int64_t i, j, size
+    cdef int64_t i, j, first, last, size
     cdef const uint8_t *name
     for i in range(count):
-        if headers_size(headers, i) <= 0:
+        if headers_size(headers, i) <= 0 or not find_headers(headers, i, &first, &last):
             continue                        # there are none, or measure() rejects the row
-        for j in range(offset_at(headers.offsets, headers.large, i + headers.offset),
-                       offset_at(headers.offsets, headers.large, i + headers.offset + 1)):
+        for j in range(first, last):
             name = cell(&headers.key, j, &size)
             if not is_utf8(name, size):
                 return i

@@ -62,6 +62,8 @@ cdef class BlockAdmission(Admission):
         cdef bint last
         while start < columns.count:
             end = piece_end(columns, start, self.budget.limit // _PIECES, &cost)
+            if end == start:
+                raise changed_columns()
             last = block.accepted + end - start == block.count
             self.admit_piece(block, [(*part, start, end)], cost, terms, watch if last else None)
             start = end

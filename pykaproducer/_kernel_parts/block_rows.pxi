@@ -184,57 +184,83 @@ cdef int64_t measure(Columns columns, int64_t most, int64_t *total) noexcept nog
     cdef int64_t i, size
     cdef Payload payload
     total[0] = 0
+    columns.most = most - _HEADER - _RECORD
     for i in range(columns.count):
         size = look_at_row(columns, i, &payload)
-        if size < 0 or size + _HEADER + _RECORD > most:
+        if not 0 <= size <= columns.most:
             return i
         total[0] += size
     return -1
 
 
 cdef int64_t piece_end(Columns columns, int64_t start, int64_t room, int64_t *cost) noexcept nogil:
-    """Return the end of the piece from *start* of at most *room* bytes, or of one row."""
+    """Return the end of the piece from *start* of at most *room* bytes, or of one row.
+
+    That is *start* itself if the row has changed since it was measured, and is not valid any more.
+    """
     cdef int64_t i, size
     cdef Payload payload
     cost[0] = 0
     for i in range(start, columns.count):
-        size = look_at_row(columns, i, &payload) + _ROW_COST
-        if i > start and cost[0] + size > room:
+        size = look_at_row(columns, i, &payload)
+        if not 0 <= size <= columns.most or (i > start and cost[0] + size + _ROW_COST > room):
             return i
-        cost[0] += size
+        cost[0] += size + _ROW_COST
     return columns.count
 
 
-cdef inline bint fill_row(Chunk chunk, Columns columns, int64_t i, Payload *payload,
-                          const Terms *terms, int64_t now) noexcept nogil:
-    """Add row *i*, which *payload* refers to, to *chunk*. Return false without memory."""
+cdef enum Filled:
+    _FILLED = 0
+    _NO_MEMORY = -1
+    _CHANGED = -2               # a cell is not as it was when it was measured or checked
+
+
+cdef inline Filled fill_row(Chunk chunk, Columns columns, int64_t i, Payload *payload,
+                            const Terms *terms, int64_t now) noexcept nogil:
+    """Add row *i*, which *payload* refers to, to *chunk*."""
     cdef Row *row
     cdef int64_t given
-    if not (add_reference(chunk, payload) if chunk.source is not None
-            else copy_row(chunk, columns, i, payload)):
-        return False
+    cdef Found found
+    cdef Filled filled = _FILLED
+    if chunk.source is None:
+        filled = copy_row(chunk, columns, i, payload)
+    elif not add_reference(chunk, payload):
+        filled = _NO_MEMORY
+    if filled != _FILLED:
+        return filled
     row = &chunk.rows[chunk.count]
     put_terms(chunk, row, terms, now)
-    if columns.partition.there and find_number(&columns.partition, i, &given) == NUMBER:
-        row.partition = <int32_t>given
-    if columns.timestamp.there and find_number(&columns.timestamp, i, &given) == NUMBER:
-        row.timestamp = given
+    if columns.partition.there:
+        found = number_up_to(&columns.partition, i, _MOST_PARTITION, &given)
+        if found == NO_NUMBER:
+            return _CHANGED
+        if found == NUMBER:
+            row.partition = <int32_t>given
+    if columns.timestamp.there:
+        found = number_up_to(&columns.timestamp, i, _MOST_TIMESTAMP, &given)
+        if found == NO_NUMBER:
+            return _CHANGED
+        if found == NUMBER:
+            row.timestamp = given
     chunk.nbytes += payload.total
     chunk.count += 1
-    return True
+    return _FILLED
 
 
-cdef inline bint copy_row(Chunk chunk, Columns columns, int64_t i, Payload *payload) noexcept nogil:
-    """Copy row *i* into *chunk*. Return false without memory."""
+cdef inline Filled copy_row(Chunk chunk, Columns columns, int64_t i,
+                            Payload *payload) noexcept nogil:
+    """Copy row *i* into *chunk*."""
     cdef Row *row = chunk.new_row(False)
     cdef uint8_t *p = chunk.room(payload.total) if row != NULL else NULL
+    cdef int64_t size = payload.size[2]
     if p == NULL:
-        return False
-    if columns.headers.there and payload.size[2]:
+        return _NO_MEMORY
+    if columns.headers.there and size:
         payload.data[2] = NULL
-        put_headers(&columns.headers, i, p + payload.total - payload.size[2])
+        if not put_headers(&columns.headers, i, p + payload.total - size, size):
+            return _CHANGED
     put_payload(row, p, payload)
-    return True
+    return _FILLED
 
 
 # -- topics: the rows of a block may belong to several ---------------------------------------------
@@ -336,11 +362,6 @@ cdef int64_t find_routes(Routes routes, Columns columns, int64_t start) noexcept
     return columns.count
 
 
-cdef enum NotFilled:
-    _NO_MEMORY = -1
-    _CHANGED = -2
-
-
 cdef int64_t fill(Routes routes, Columns columns, int64_t start, int64_t end, int64_t base,
                   const Terms *terms, int64_t now, int64_t *left) noexcept nogil:
     """Add rows up to *end* to chunks. Return the first row without a chunk with room, or *end*.
@@ -351,8 +372,10 @@ cdef int64_t fill(Routes routes, Columns columns, int64_t start, int64_t end, in
     cdef int64_t i
     cdef int32_t route = 0
     cdef Payload payload
+    cdef Filled filled
     for i in range(start, end):
-        if look_at_row(columns, i, &payload) < 0 or payload.total + _ROW_COST > left[0]:
+        if not 0 <= look_at_row(columns, i, &payload) <= columns.most \
+                or payload.total + _ROW_COST > left[0]:
             return _CHANGED
         if routes.route != NULL:
             route = routes.route[i]
@@ -363,7 +386,8 @@ cdef int64_t fill(Routes routes, Columns columns, int64_t start, int64_t end, in
             return i
         if routes.route != NULL:
             (<Segment>routes.open[route]).rows[(<Segment>routes.open[route]).chunk.count] = base + i
-        if not fill_row((<Segment>routes.open[route]).chunk, columns, i, &payload, terms, now):
-            return _NO_MEMORY
+        filled = fill_row((<Segment>routes.open[route]).chunk, columns, i, &payload, terms, now)
+        if filled != _FILLED:
+            return filled
         left[0] -= payload.total + _ROW_COST
     return end

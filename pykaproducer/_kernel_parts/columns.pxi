@@ -104,29 +104,37 @@ cdef const uint8_t *viewed_cell(const Cells *cells, const uint8_t *view,
                                 int64_t *size) noexcept nogil:
     """Return the cell of a view: up to 12 bytes are in the view, longer ones in a buffer."""
     cdef int64_t buffer, start
+    cdef const uint8_t *data
     size[0] = int32_at(view)
     if 0 <= size[0] <= 12:
         return view + 4
     buffer = int32_at(view + 8)
     start = int32_at(view + 12)
-    if size[0] < 0 or start < 0 or not 0 <= buffer < cells.n_buffers \
-            or cells.buffers[buffer] == NULL \
+    data = cells.buffers[buffer] if 0 <= buffer < cells.n_buffers else NULL
+    if size[0] < 0 or start < 0 or data == NULL \
             or start + size[0] > int64_at(<const int64_t *>cells.buffer_sizes + buffer):
         size[0] = _BROKEN
         return NULL
-    return cells.buffers[buffer] + start
+    return data + start
 
 
 # -- Arrow headers, in wire form -----------------------------------------------------------
 
+cdef bint find_headers(const HeaderCells *headers, int64_t i, int64_t *first,
+                       int64_t *last) noexcept nogil:
+    """Look up the entries of row *i*, none if it is null. Return false if they are out of range."""
+    first[0] = last[0] = 0
+    if not headers.there or is_null(headers.validity, i + headers.offset):
+        return True
+    first[0] = offset_at(headers.offsets, headers.large, i + headers.offset)
+    last[0] = offset_at(headers.offsets, headers.large, i + headers.offset + 1)
+    return 0 <= first[0] <= last[0] <= headers.n_entries
+
+
 cdef int64_t headers_size(const HeaderCells *headers, int64_t i) noexcept nogil:
     """Return the size of row *i*'s headers on the wire; _NULL: a header has no name; _BROKEN."""
     cdef int64_t first, last, j, size, total
-    if not headers.there or is_null(headers.validity, i + headers.offset):
-        return 0
-    first = offset_at(headers.offsets, headers.large, i + headers.offset)
-    last = offset_at(headers.offsets, headers.large, i + headers.offset + 1)
-    if first < 0 or last < first or last > headers.n_entries:
+    if not find_headers(headers, i, &first, &last):
         return _BROKEN
     if first == last:
         return 0
@@ -147,17 +155,39 @@ cdef int64_t headers_size(const HeaderCells *headers, int64_t i) noexcept nogil:
     return total
 
 
-cdef void put_headers(const HeaderCells *headers, int64_t i, uint8_t *p) noexcept nogil:
-    cdef int64_t first = offset_at(headers.offsets, headers.large, i + headers.offset)
-    cdef int64_t last = offset_at(headers.offsets, headers.large, i + headers.offset + 1)
-    cdef int64_t j, size
-    cdef const uint8_t *data
+cdef bint put_headers(const HeaderCells *headers, int64_t i, uint8_t *p,
+                      int64_t room) noexcept nogil:
+    """Write row *i*'s headers to *p*. Return false unless they fill the *room* bytes exactly.
+
+    They are read for the second time here, so nothing may be written by a size that has not been
+    compared with the room:
+
+    1. headers_size() measures them, and the caller allocates as many bytes;
+    2. another thread, or a process that shares the memory, changes an offset or a size;
+    3. this reads it.
+    """
+    cdef int64_t first, last, j
+    cdef const uint8_t *end = p + room
+    if not find_headers(headers, i, &first, &last) or varint_size(last - first) > room:
+        return False
     p = put_varint(p, last - first)
     for j in range(first, last):
-        data = cell(&headers.key, j, &size)
-        p = put_bytes(put_varint(p, size), data, size)
-        data = cell(&headers.value, j, &size)
-        p = put_bytes(put_varint(p, size), data, size)
+        p = put_cell(&headers.key, j, p, end)
+        if p != NULL:
+            p = put_cell(&headers.value, j, p, end)
+        if p == NULL:
+            return False
+    return p == end
+
+
+cdef uint8_t *put_cell(const Cells *cells, int64_t i, uint8_t *p,
+                       const uint8_t *end) noexcept nogil:
+    """Write cell *i* and its size to *p*. Return their end, or NULL if they do not fit."""
+    cdef int64_t size
+    cdef const uint8_t *data = cell(cells, i, &size)
+    if size == _BROKEN or varint_size(size) + max(size, 0) > end - p:
+        return NULL
+    return put_bytes(put_varint(p, size), data, size)
 
 
 # -- the columns of one block ----------------------------------------------------------------
@@ -168,6 +198,7 @@ cdef class Columns:
 
     cdef readonly int64_t count
     cdef int64_t size                   # payload bytes, once they are measured
+    cdef int64_t most                   # payload bytes of a row, as of then
     cdef Cells value, key, topic
     cdef Cells encoded                  # headers in wire form, from Python objects
     cdef HeaderCells headers

@@ -72,13 +72,18 @@ cdef Found find_number(const Numbers *numbers, int64_t i, int64_t *found) noexce
     return NUMBER
 
 
+cdef inline Found number_up_to(const Numbers *numbers, int64_t i, int64_t most,
+                               int64_t *found) noexcept nogil:
+    """Look up number *i* as find_number() does; one that is not from 0 to *most* is invalid too."""
+    cdef Found kind = find_number(numbers, i, found)
+    return NO_NUMBER if kind == NUMBER and not 0 <= found[0] <= most else kind
+
+
 cdef int64_t first_wrong(const Numbers *numbers, int64_t count, int64_t most) noexcept nogil:
     """Return the index of the first number that is neither null nor from 0 to *most*, or -1."""
     cdef int64_t i, n
-    cdef Found found
     for i in range(count):
-        found = find_number(numbers, i, &n)
-        if found == NO_NUMBER or (found == NUMBER and not 0 <= n <= most):
+        if number_up_to(numbers, i, most, &n) == NO_NUMBER:
             return i
     return -1
 

@@ -59,12 +59,9 @@ cdef inline uint64_t hash_number(uint64_t so_far, const Numbers *numbers, int64_
 
 
 cdef uint64_t hash_headers(uint64_t so_far, const HeaderCells *headers, int64_t i) noexcept nogil:
-    cdef int64_t first = 0, last = 0, j
-    if headers.there and not is_null(headers.validity, i + headers.offset):
-        first = offset_at(headers.offsets, headers.large, i + headers.offset)
-        last = offset_at(headers.offsets, headers.large, i + headers.offset + 1)
-        if first < 0 or last < first or last > headers.n_entries:
-            return pk_hash_word(so_far, <uint64_t>_BROKEN)
+    cdef int64_t first, last, j
+    if not find_headers(headers, i, &first, &last):
+        return pk_hash_word(so_far, <uint64_t>_BROKEN)
     so_far = pk_hash_word(so_far, <uint64_t>(last - first))
     for j in range(first, last):
         if is_null(headers.entries_validity, j + headers.entries_offset):

@@ -249,6 +249,11 @@ class Round:
             times = self.chance.choice([0, 1, 2])
             data, fails = self._arrow.stream(batch, times)
             expected = [WRONG if fails else column * times for column in expected]
+        elif draw < 0.63:
+            data, expected = self._arrow.batch(100)[0], [ANY] * 5
+            with self._arrow.changing(data):
+                self._accept(lambda: self._producer.send_arrow(data, "block"), expected, None)
+            return
         self._accept(lambda: self._producer.send_arrow(data, "block"), expected, None)
 
     def _accept(

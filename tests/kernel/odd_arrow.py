@@ -6,7 +6,9 @@ it. Only those fields are wrong that a consumer can check: pointers, counts, len
 
 from __future__ import annotations
 
+import contextlib
 import random
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -165,6 +167,34 @@ class OddArrow:
             setattr(struct, field, self.chance.choice(values))
 
         return Edited(batch, edit)
+
+    @contextlib.contextmanager
+    def changing(self, batch: Any) -> Iterator[None]:
+        """Clear and restore the memory of *batch* in another thread again and again.
+
+        No size, offset or index in it is ever larger than it was.
+        """
+        memory = [
+            numpy.frombuffer(each, "u1")
+            for column in batch.columns
+            for each in column.buffers()
+            if each
+        ]
+        saved, ended = [each.copy() for each in memory], threading.Event()
+
+        def change() -> None:
+            while not ended.is_set():
+                for each, contents in zip(memory, saved, strict=True):
+                    each[:] = 0
+                    each[:] = contents
+
+        thread = threading.Thread(target=change)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
 
     def stream(self, batch: Any, times: int) -> tuple[Any, bool]:
         """Return a stream of *batch*, and whether it fails."""
