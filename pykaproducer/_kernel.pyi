@@ -1513,7 +1513,7 @@ class Admission:
     def _open(
         self,
         budget: Budget,
-        announce: Callable[[TopicSlot], bool | None],
+        announce: Callable[[TopicSlot | list[TopicSlot]], bool | None],
         owner: Any,
         *,
         delivery_timeout: float,
@@ -1525,8 +1525,8 @@ class Admission:
         """Set up without any messages: at construction, and again in a forked child.
 
         Args:
-            announce: called as ``announce(slot)`` when a topic has an open chunk to take. Returns
-                False if the next message must announce it again.
+            announce: called as ``announce(slot)`` when a topic has an open chunk to take, or with a
+                list of slots. Returns False if the next message must announce it again.
             owner: a reference for each handle, as ``chunk.owner``.
             delivery_timeout: seconds.
             max_request_size: bytes.

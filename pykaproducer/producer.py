@@ -220,8 +220,8 @@ class Producer(AdmissionHooks, TransactionalMethods):
 
     def _announce_missed_slots(self) -> None:
         # A KeyboardInterrupt may have interrupted send() between the append and the announcement.
-        for slot in self._unannounced():
-            self._announce(slot)
+        if slots := self._unannounced():
+            self._announce(slots)
 
     def close(self, timeout: float | None = None) -> None:
         """Stop accepting messages, flush, fail the rest at the deadline, and stop all threads.

@@ -23,7 +23,7 @@ cdef class Admission(OpenChunks):
     - ``_is_too_late()``: raises. Called for a message whose transaction has ended.
     """
 
-    cdef object announce                # announce(slot): a topic has an open chunk
+    cdef object announce                # announce(slot or list of them): topics have open chunks
     cdef Py_ssize_t max_request_size
     cdef int64_t n_accepted             # messages since the setup
     cdef int64_t n_bytes                # of their keys, values and headers
@@ -65,11 +65,12 @@ cdef class Admission(OpenChunks):
               Py_ssize_t max_request_size, bint serializing, bint unconfirmed, fake_clock=None):
         """Set up without any messages: at construction, and again in a forked child.
 
-        *announce*: called as ``announce(slot)`` when a topic has an open chunk to take. It returns
-        False if the next message must announce it again. *owner*: a reference for each handle, as
-        ``chunk.owner``. *delivery_timeout*: seconds. *max_request_size*: bytes. *serializing*: call
-        ``_serialize()``. *unconfirmed*: acks=0. *fake_clock*: a clock object to use instead of the
-        system clock, for tests. Raises ValueError for a *delivery_timeout* that is out of range.
+        *announce*: called as ``announce(slot)`` when a topic has an open chunk to take, or with a
+        list of slots. It returns False if the next message must announce it again. *owner*: a
+        reference for each handle, as ``chunk.owner``. *delivery_timeout*: seconds.
+        *max_request_size*: bytes. *serializing*: call ``_serialize()``. *unconfirmed*: acks=0.
+        *fake_clock*: a clock object to use instead of the system clock, for tests. Raises
+        ValueError for a *delivery_timeout* that is out of range.
         """
         if not 0 <= delivery_timeout < 1e9:     # a deadline must fit 64 bits of nanoseconds
             raise ValueError(f"delivery_timeout must be between 0 and 1e9 seconds, "
@@ -346,19 +347,29 @@ cdef class Admission(OpenChunks):
         """
         cdef bint announced = False
         try:
-            announced = self.announce(slot) is not False
-        except BaseException:
-            # The message is accepted, so announce the slot again after a KeyboardInterrupt.
-            announced = self.announce(slot) is not False
-            raise
+            self.announce_surely(slot, &announced)
         finally:
-            enter_guard(&self.guard)
-            try:
-                # Otherwise the chunk has been taken, and the open one has not been announced.
-                if announced and slot.has(chunk):
-                    store_int(&slot.announced, True)
-            finally:
-                leave_guard(&self.guard)
+            self.mark_announced(announced, slot, chunk)
+
+    @cython.final
+    cdef announce_surely(self, slots, bint *announced):
+        """Announce *slots*: one, or a list. Store in *announced* whether the dispatcher knows."""
+        try:
+            announced[0] = self.announce(slots) is not False
+        except BaseException:
+            # The messages are accepted, so announce them again after a KeyboardInterrupt.
+            announced[0] = self.announce(slots) is not False
+            raise
+
+    @cython.final
+    cdef mark_announced(self, bint announced, TopicSlot slot, Chunk chunk):
+        enter_guard(&self.guard)
+        try:
+            # Otherwise the chunk has been taken, and the open one has not been announced.
+            if announced and slot.has(chunk):
+                store_int(&slot.announced, True)
+        finally:
+            leave_guard(&self.guard)
 
     @cython.final
     cdef Delivery append(self, TopicSlot slot, Payload *payload, Terms *terms, int64_t now,

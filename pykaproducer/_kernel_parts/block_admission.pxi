@@ -105,9 +105,28 @@ cdef class BlockAdmission(Admission):
             if done:
                 break
             self.start_again(block.transaction)
-        for slot, segment in zip(slots, segments):
-            if not load_int(&(<TopicSlot>slot).announced) or terms.timeout < self.short_timeout:
-                self.announce_open(slot, (<Segment>segment).chunk)
+        self.announce_block(slots, segments, terms.timeout < self.short_timeout)
+
+    cdef announce_block(self, list slots, list segments, bint always):
+        """Announce the *slots* of *segments*, as announce_open() does, all in one call.
+
+        So a KeyboardInterrupt cannot leave some of them unannounced. *always*: also those that
+        have been announced before.
+        """
+        cdef bint announced = False
+        cdef list waiting = []
+        cdef TopicSlot slot
+        cdef Segment segment
+        for slot in slots:
+            if always or not load_int(&slot.announced):
+                waiting.append(slot)
+        if not waiting:
+            return
+        try:
+            self.announce_surely(waiting[0] if len(waiting) == 1 else waiting, &announced)
+        finally:
+            for slot, segment in zip(slots, segments):
+                self.mark_announced(announced, slot, segment.chunk)
 
     cdef fill_part(self, list segments, Columns columns, Routes routes, int64_t base,
                    int64_t start, int64_t end, Terms *terms, int64_t *left):

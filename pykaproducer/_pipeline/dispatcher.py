@@ -123,10 +123,10 @@ class Dispatcher(Worker[Item]):
     def handle(self, item: Item) -> None:
         match item:
             case TopicSlot():
-                if item.is_empty:
-                    self._use(item.topic, self.clock.monotonic())  # a caller has taken its chunk
-                else:
-                    self._hold(item)
+                self._announced(item)
+            case list():
+                for slot in item:
+                    self._announced(slot)
             case Batch() | Backlog() | Chaser():
                 if (trace := self.metrics.trace) is not None:
                     trace.note("retried", self, item)
@@ -163,16 +163,16 @@ class Dispatcher(Worker[Item]):
                 worker.put(Sweep(topic, partition))
         item.done()
 
-    def announce(self, slot: TopicSlot) -> bool:
-        """Have *slot* taken; return False if the dispatcher has no thread to take it.
+    def announce(self, slots: TopicSlot | list[TopicSlot]) -> bool:
+        """Have *slots* taken; return False if the dispatcher has no thread to take them.
 
         Called by ``send()``, which then announces the slot again with the next message. May be
-        called from any thread.
+        called from any thread. A list is one item, so that an interrupt leaves out none of them.
         """
-        if self.thread is None and threads.is_missing(self) and slot in self.inbox():
+        if self.thread is None and threads.is_missing(self) and slots in self.inbox():
             self.wake()
         else:
-            self.put(slot)
+            self.put(slots)
         return self.thread is not None or not threads.is_missing(self)
 
     def fail_from_now_on(self, make_error: Callable[[str, Status], DeliveryError]) -> None:
@@ -246,6 +246,12 @@ class Dispatcher(Worker[Item]):
                 del self._waiting[topic]
 
     # The open chunks -----------------------------------------------------------------------------
+
+    def _announced(self, slot: TopicSlot) -> None:
+        if slot.is_empty:
+            self._use(slot.topic, self.clock.monotonic())  # a caller has taken its chunk
+        else:
+            self._hold(slot)
 
     def _hold(self, slot: TopicSlot) -> None:
         """Take the messages of *slot*, or leave them in the open chunk if they could not be sent.

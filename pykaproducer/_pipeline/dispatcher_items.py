@@ -57,6 +57,7 @@ class FailAll:
 
 Item = (
     TopicSlot
+    | list[TopicSlot]
     | Batch
     | Backlog
     | Chaser

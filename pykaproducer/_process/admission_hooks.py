@@ -116,11 +116,11 @@ class AdmissionHooks(BlockProducer, ObservedProducer):
             and pipeline.reports.thread is threading.current_thread()
         )
 
-    def _announce(self, slot: TopicSlot) -> bool:
-        """Announce a topic's open chunk. Return False if the next message must repeat that."""
+    def _announce(self, slots: TopicSlot | list[TopicSlot]) -> bool:
+        """Announce the open chunks of topics. Return False if the next message must repeat that."""
         pipeline = self._pipeline
         # None: close() removed it between the append and this call, and has found the chunk.
-        return pipeline is None or pipeline.dispatcher.announce(slot)
+        return pipeline is None or pipeline.dispatcher.announce(slots)
 
     # One message -------------------------------------------------------------------------------
 

@@ -321,12 +321,13 @@ class MockProducer(MockTransactions, Producer):
     def _may_still_send(self) -> bool:
         return self._closing and self._outcomes.reporter == threading.get_ident()
 
-    def _announce(self, slot: TopicSlot) -> bool:
-        """Take the messages of *slot*, give them their partitions, and perhaps their outcome."""
+    def _announce(self, slots: TopicSlot | list[TopicSlot]) -> bool:
+        """Take the messages of *slots*, give them their partitions, and perhaps their outcome."""
         outcomes = self._outcomes
         with outcomes.lock:
-            for chunk in self._take(slot):
-                self._partition(chunk)
+            for slot in slots if isinstance(slots, list) else [slots]:
+                for chunk in self._take(slot):
+                    self._partition(chunk)
             while self._auto_complete and len(outcomes):
                 if self._to_fail:
                     outcomes.fail_next(self._to_fail.popleft())

@@ -20,6 +20,8 @@ from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
+import pyarrow
+
 import pykaproducer
 from pykaproducer import (
     BufferFullError,
@@ -182,6 +184,9 @@ class Scene:
         self.accepted.append(delivery)
         return delivery
 
+    def send_block(self) -> None:
+        self.producer.send_arrow(pyarrow.record_batch({"topic": self.topics, "value": self.topics}))
+
     def start(self) -> None:
         self.send()
         self.producer.flush(SOON)
@@ -216,6 +221,11 @@ class Scene:
         assert {error for _, error in self.told} <= {None}
         self.check_each_has_one_outcome()
         assert sorted(value for value, _ in self.told) == sorted(map(bytes, self.log()))  # type: ignore[arg-type]
+
+    def check_the_block_is_whole(self) -> None:
+        """Check that its rows are accepted in all topics or in none, and sent by themselves."""
+        until(lambda: not self.producer.stats()["messages"]["pending"])
+        assert sorted(map(len, map(self.cluster.log, self.topics))) in ([0, 1], [1, 2])
 
     def check_each_has_one_outcome(self) -> None:
         assert all(delivery.done() for delivery in self.accepted)
@@ -410,6 +420,9 @@ OPERATIONS = {
     "send() to a new topic": Operation(Scene.start, lambda scene: scene.send(1)),
     "send() with a serializer": Operation(
         Scene.start, Scene.send, {"stage_threads": "own", "value_serializer": bytes}
+    ),
+    "send_arrow() to several topics": Operation(
+        Scene.start, Scene.send_block, check=Scene.check_the_block_is_whole
     ),
     "send() that waits for space": Operation(Scene.fill, send_large, SMALL),
     "send() that finds no space": Operation(

@@ -73,8 +73,8 @@ class Door(_kernel.BlockAdmission):
         self.starts += 1
         self._admit()
 
-    def _announce(self, slot: _kernel.TopicSlot) -> None:
-        self.told.append(slot)
+    def _announce(self, slots: _kernel.TopicSlot | list[_kernel.TopicSlot]) -> None:
+        self.told.extend(slots if isinstance(slots, list) else [slots])
 
     def _check_topic(self, topic: object) -> None:
         if not isinstance(topic, str):

@@ -234,7 +234,7 @@ def test_one_that_closes_while_a_serializer_runs() -> None:
 
 def test_a_refused_announcement_is_made_up_for() -> None:
     class Interrupted(Door):
-        def _announce(self, slot: _kernel.TopicSlot) -> None:
+        def _announce(self, slots: _kernel.TopicSlot | list[_kernel.TopicSlot]) -> None:
             raise KeyboardInterrupt
 
     door = Interrupted()
@@ -252,11 +252,11 @@ def test_a_topic_that_nobody_was_told_of_is_told_of_by_the_next_message() -> Non
     class Refuses(Door):
         refusals = 2  # the announcement, and the second attempt
 
-        def _announce(self, slot: _kernel.TopicSlot) -> None:
+        def _announce(self, slots: _kernel.TopicSlot | list[_kernel.TopicSlot]) -> None:
             if self.refusals:
                 self.refusals -= 1
                 raise RuntimeError("can't start new thread")
-            super()._announce(slot)
+            super()._announce(slots)
 
     door = Refuses()
     with pytest.raises(RuntimeError):

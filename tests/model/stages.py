@@ -375,5 +375,5 @@ class ModelDoor(Door):
 
     dispatcher: Worker
 
-    def _announce(self, slot: _kernel.TopicSlot) -> None:
-        self.dispatcher.put(slot)
+    def _announce(self, slots: _kernel.TopicSlot | list[_kernel.TopicSlot]) -> None:
+        self.dispatcher.put(slots)

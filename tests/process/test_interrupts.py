@@ -163,7 +163,7 @@ def handlers(name: str) -> dict[str, Handler]:
         pairwise(
             (name, handler, protocol)
             for name in OPERATIONS
-            if name not in ("abort()", "prepare_transaction()")
+            if name not in ("abort()", "prepare_transaction()", "send_arrow() to several topics")
             for handler in handlers(name)
             for protocol in protocols(name)
         )
