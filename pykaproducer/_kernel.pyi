@@ -905,6 +905,12 @@ def deliver_parts(
         rows, and their payload bytes. No thread is woken.
     """
 
+class CompressionError(Exception):
+    """A codec raised an exception other than MemoryError, which is the cause."""
+
+    #: The slices of the batch, which are unclaimed, if :class:`RequestSealer` raises it.
+    parts: Sequence[Slice]
+
 def encode_batch(
     parts: list[Slice],
     checksum: Callable[[Any], int],
@@ -926,6 +932,7 @@ def encode_batch(
 
     Raises:
         ValueError: there are no rows, or a slice is not claimed.
+        CompressionError: *compress* raised an exception, or did not return bytes.
         MemoryError: there is no memory for the batch.
     """
 

@@ -222,11 +222,27 @@ cdef ProduceRequest prepared(TopicSlot slot, Chunk chunk):
         request.prepare_settling()
     except MemoryError:
         return None
+    except CompressionError as error:
+        if may_be_of_a_signal(error.__cause__, path.sealer.compress):
+            raise error.__cause__
+        return None                     # the stages fail the messages, or can compress them
     finally:
         while pins:
             pins -= 1
             unpin(chunk)
     return None if len(request.buffers) > _CALLER_BUFFERS else request
+
+
+cdef bint may_be_of_a_signal(error, compress) except -1:
+    """Return whether a signal handler that ran in *compress* may have raised *error*.
+
+    Then it comes from another function than *compress* itself, or C code that this has called.
+    """
+    traceback = error.__traceback__
+    while traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    code = traceback.tb_frame.f_code
+    return getattr(compress, "__code__", code) is not code
 
 
 cdef Py_ssize_t _write_limit = -1       # for tests

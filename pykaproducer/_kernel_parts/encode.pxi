@@ -11,6 +11,15 @@ cdef struct BatchHeader:
     int64_t largest             # bytes of the largest record
 
 
+class CompressionError(Exception):
+    """A codec raised an exception other than MemoryError, which is the cause.
+
+    ``parts``: the slices of the batch, which are unclaimed, if :class:`RequestSealer` raises it.
+    """
+
+    parts = ()
+
+
 def encode_batch(list parts not None, checksum, *, compress=None, int attributes=0,
                  int64_t producer_id=-1, int producer_epoch=-1, int64_t base_sequence=-1):
     """Encode claimed slices as one record batch and return ``(batch, count)``.
@@ -18,7 +27,7 @@ def encode_batch(list parts not None, checksum, *, compress=None, int attributes
     *parts*: newly claimed slices of one partition, in order; this unpins them. *checksum*:
     ``crc32c(buffer) -> int``. *compress*: ``compress(buffer) -> bytes``, or None; the number of its
     codec is in the low bits of *attributes*. The records are written without the GIL. Raises
-    ValueError if there are no rows, or a slice is not claimed, and MemoryError.
+    ValueError if there are no rows, or a slice is not claimed, CompressionError, and MemoryError.
     """
     cdef BatchHeader header
     cdef RecordBatch batch
@@ -93,10 +102,12 @@ cdef RecordBatch write_records(list parts, BatchHeader *header):
 
 cdef RecordBatch with_compressed_records(RecordBatch batch, compress):
     cdef bytes body
-    compressed = compress(memoryview(batch)[_HEADER:])
-    if not isinstance(compressed, bytes):
-        raise TypeError(f"compress must return bytes, not {type(compressed).__name__}")
-    body = compressed
+    try:
+        body = <bytes?>compress(memoryview(batch)[_HEADER:])
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise CompressionError(f"{type(error).__name__}: {error}") from error
     batch = RecordBatch(_HEADER + len(body))
     memcpy(batch.data + _HEADER, PyBytes_AS_STRING(body), len(body))
     return batch

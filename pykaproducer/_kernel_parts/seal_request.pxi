@@ -59,8 +59,9 @@ cdef class RequestSealer:
         Returns the first buffer that is not ordinary, for the caller to handle before it calls this
         again; None when the request is complete. A buffer is ordinary if new messages are first in
         it, and its sequence numbers are valid. With *only_next*, the next buffer is returned in
-        each case. Raises MemoryError if there is no memory for a batch of :attr:`buffer`: its
-        unsettled rows are pending again, and no sequence number was used.
+        each case. No sequence number was used if this raises MemoryError, as there is no memory for
+        a batch of :attr:`buffer`: its unsettled rows are pending again. Or CompressionError: they
+        are in ``error.parts``, and the caller is to fail them.
         """
         cdef BufferState buffer
         while True:
@@ -92,7 +93,7 @@ cdef class RequestSealer:
         """Seal the next batch of *buffer*, and add it to *batches* unless it does not fit.
 
         *buffer* starts with a slice, and has a producer id if that is needed. Returns whether there
-        may be room for more. Raises MemoryError as :meth:`seal`.
+        may be room for more. Raises MemoryError and CompressionError as :meth:`seal`.
         """
         cdef BatchState batch
         cdef list parts
@@ -131,10 +132,13 @@ cdef class RequestSealer:
             except MemoryError:
                 batches.pop()
                 raise
-        except MemoryError:
+        except (MemoryError, CompressionError) as error:
             for part in parts:
                 part.unclaim()
-            buffer.requeue_front(parts)
+            if isinstance(error, CompressionError):
+                error.parts = parts
+            else:
+                buffer.requeue_front(parts)
             raise
         batch.retries_used = retries_used
         number_batch(buffer.sequencer, batch)
@@ -173,7 +177,8 @@ cdef class RequestSealer:
         """Seal the rows of *batch* again, as two batches over its sequence numbers.
 
         *batch* has several rows, and was not appended. Returns None if a row has an outcome: then
-        its number would be missing. Raises MemoryError; then *batch* is as it was.
+        its number would be missing. Raises MemoryError and CompressionError; then *batch* is as it
+        was.
         """
         cdef list halves, made = []
         cdef BatchState half

@@ -13,7 +13,13 @@ from __future__ import annotations
 from typing import cast
 
 from pykaproducer._errors.formatting import format_partition
-from pykaproducer._kernel import BATCH_OVERHEAD, Batcher, ProduceRequest, RequestSealer
+from pykaproducer._kernel import (
+    BATCH_OVERHEAD,
+    Batcher,
+    CompressionError,
+    ProduceRequest,
+    RequestSealer,
+)
 from pykaproducer._machines.batch import Batch
 from pykaproducer._machines.coordination import TV1
 from pykaproducer._machines.introduction_turn import IntroductionTurn
@@ -107,6 +113,9 @@ class RequestBuilder:
             except MemoryError as error:
                 self._no_memory(cast("PartitionBuffer", sealer.buffer), error)
                 return batches
+            except CompressionError as error:
+                self._cannot_compress(cast("PartitionBuffer", sealer.buffer), error)
+                continue
             if found is None or not self._seal_next(cast("PartitionBuffer", found), batches, now):
                 return batches
 
@@ -132,6 +141,9 @@ class RequestBuilder:
         except MemoryError as error:
             self._no_memory(buffer, error)
             return False
+        except CompressionError as error:
+            self._cannot_compress(buffer, error)
+            return True
         if (trace := self._metrics.trace) is not None:
             for batch in batches[before:]:
                 trace.note("sealed", self._worker, batch, **sealing(batch))
@@ -172,6 +184,11 @@ class RequestBuilder:
         reason = str(error) or "no memory for a batch"
         self._last_errors.partitions[buffer.topic, buffer.partition] = reason
         self._shortage.begin("a batch")
+        self._batcher.reschedule(buffer)
+
+    def _cannot_compress(self, buffer: PartitionBuffer, error: CompressionError) -> None:
+        """Fail the messages of a batch that the codec has rejected."""
+        self._responses.fail_uncompressed(buffer, error)
         self._batcher.reschedule(buffer)
 
     def _sealed_before(self, buffer: PartitionBuffer, batch: Batch) -> Batch | None:

@@ -18,6 +18,7 @@ from pykaproducer._errors.formatting import format_error_code, format_partition
 from pykaproducer._errors.hints import ADVICE_IN_TRANSACTIONS, advice_for_batch
 from pykaproducer._kernel import (
     Batcher,
+    CompressionError,
     ProduceRequest,
     RequestSealer,
     RequestSettler,
@@ -260,12 +261,12 @@ class ProduceResponseHandler:
         """
         try:
             halves = self._sealer.split(batch)
-        except MemoryError:
+        except (MemoryError, CompressionError):
             halves = None
         if halves is None:
-            # There is no memory now: it is refused again, and split. Or one of its rows has failed,
-            # so its number is missing, and the coordinator is about to fail the others with the
-            # transaction. They are not too large, and must not get the error of this answer.
+            # It cannot be encoded now: it is refused again, and split. Or one of its rows has
+            # failed, so its number is missing, and the coordinator is about to fail the others with
+            # the transaction. They are not too large, and must not get the error of this answer.
             self._fail_buffer(buffer, batch, needs_backoff=True)
         else:
             self._fail_buffer(buffer, *halves)
@@ -389,6 +390,21 @@ class ProduceResponseHandler:
                 ),
             )
         buffer.sweep()
+
+    def fail_uncompressed(self, buffer: PartitionBuffer, error: CompressionError) -> None:
+        """Fail the messages of a batch of *buffer* for which the codec raised *error*."""
+        for part in error.parts:
+            self._settler.fail(
+                part,
+                lambda status: DeliveryError(
+                    f"{format_partition(buffer.topic, buffer.partition)}: compression with "
+                    f"{self._config.compression_type} failed: {error}",
+                    status=status,
+                    topic=buffer.topic,
+                    partition=buffer.partition,
+                    cause=error.__cause__,
+                ),
+            )
 
     def fail_ambiguous(self, batch: Batch) -> None:
         """Fail *batch* instead of retrying it: a retry could duplicate or reorder its records."""

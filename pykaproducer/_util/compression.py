@@ -29,7 +29,12 @@ class Compressor(Protocol):
     attribute: int
 
     def compress(self, records: Buffer) -> bytes:
-        """Compress the records of a batch."""
+        """Compress the records of a batch. Raises MemoryError, and other errors of the package."""
+
+
+def _is_shortage(error: Exception) -> bool:
+    """Return whether a codec's *error* means that there is no memory; it is known by its text."""
+    return "alloc" in str(error).lower() or "memory" in str(error).lower()
 
 
 class Gzip:
@@ -42,6 +47,14 @@ class Gzip:
 
     def compress(self, records: Buffer) -> bytes:
         return zlib.compress(records, self._level, wbits=31)
+
+
+def _check_memory(size: int) -> None:
+    """Raise MemoryError unless cramjam can allocate the room to compress *size* bytes.
+
+    It would abort the process. What is allocated here, more than cramjam needs, is freed at once.
+    """
+    bytes(2 * size)
 
 
 #: The header of a snappy stream as the Java library (xerial) writes it: magic, version 1,
@@ -66,6 +79,7 @@ class Snappy:
         view = memoryview(records).cast("B")
         pieces = [_XERIAL]
         for start in range(0, len(view), _XERIAL_BLOCK):
+            _check_memory(min(len(view) - start, _XERIAL_BLOCK))
             block = self._compress(view[start : start + _XERIAL_BLOCK])
             pieces += (len(block).to_bytes(4, "big"), block)
         return b"".join(pieces)
@@ -90,7 +104,12 @@ class Lz4:
         )
 
     def compress(self, records: Buffer) -> bytes:
-        return self._compress(records)
+        try:
+            return self._compress(records)
+        except RuntimeError as error:
+            if _is_shortage(error):
+                raise MemoryError(str(error)) from error
+            raise
 
 
 #: The header of an LZ4 frame (LZ4 Frame Format 1.6.4) with independent blocks of at most 64 KiB and
@@ -124,6 +143,7 @@ class CramjamLz4:
 
     def compress(self, records: Buffer) -> bytes:
         view = memoryview(records).cast("B")
+        _check_memory(len(view))
         blocks = (view[start : start + _LZ4_BLOCK] for start in range(0, len(view), _LZ4_BLOCK))
         if self._level >= _LZ4_HIGH:
             frame = self._frame(level=self._level, content_checksum=False, block_linked=False)
@@ -155,18 +175,24 @@ class Zstd:
     attribute = 4
 
     def __init__(self, level: int = 3) -> None:
-        from zstandard import ZstdCompressor
+        from zstandard import ZstdCompressor, ZstdError
 
+        self._error = ZstdError
         self._make: Callable[[], Any] = functools.partial(ZstdCompressor, level=level)
         # Each thread has its own context: two threads must not use one at once, and creating one
         # costs more than compressing a small batch.
         self._contexts = threading.local()
 
     def compress(self, records: Buffer) -> bytes:
-        context = getattr(self._contexts, "context", None)
-        if context is None:
-            context = self._contexts.context = self._make()
-        compressed: bytes = context.compress(records)
+        try:
+            context = getattr(self._contexts, "context", None)
+            if context is None:
+                context = self._contexts.context = self._make()
+            compressed: bytes = context.compress(records)
+        except self._error as error:
+            if _is_shortage(error):
+                raise MemoryError(str(error)) from error
+            raise
         return compressed
 
 

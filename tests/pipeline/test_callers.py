@@ -29,6 +29,7 @@ from pykaproducer import (
     Status,
 )
 from pykaproducer._kernel import limit_next_write, refuse_memory
+from pykaproducer._util import compression
 from pykaproducer.testing import ScriptedCluster
 from pykaproducer.testing.scripted import (
     Action,
@@ -222,6 +223,35 @@ def test_every_codec(codec: str, idempotent: bool) -> None:
         for value in values:
             sent_by_caller(p, lambda value=value: p.send("t", value))
         assert set(log(cluster)[count:]) == set(values)
+
+
+def test_an_exception_of_a_signal_handler_in_a_codec_is_raised(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is not taken for an error of the codec, and the message is sent."""
+
+    class Interrupted(compression.Gzip):
+        def compress(self, records: Any) -> bytes:
+            if threading.current_thread() is threading.main_thread():
+                signal.raise_signal(signal.SIGUSR1)
+            return super().compress(records)
+
+    def handler(*_: object) -> None:
+        raise TimeoutError("too slow")
+
+    def send_many(p: Producer) -> None:
+        for _ in range(TRIES):
+            p.send("t", b"v").result(SOON)
+
+    monkeypatch.setattr(compression, "compressor", lambda kind, level: Interrupted())
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        with running(topics={"t": 1}, compression_type="gzip") as (cluster, p):
+            with pytest.raises(TimeoutError, match="too slow"):
+                send_many(p)
+            until(lambda: len(log(cluster)) == p.accepted)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 @pytest.mark.parametrize("version", [3, 5, 7, 8, 9, 11, 12])

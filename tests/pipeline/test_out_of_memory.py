@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import pykaproducer._kernel as _kernel
-from pykaproducer import Delivery, DeliveryTimeoutError, Producer
+from pykaproducer import Delivery, DeliveryError, DeliveryTimeoutError, Producer, Status
 from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._net.outbox import Outbox
 from pykaproducer._net.poller import Poller
@@ -94,6 +94,36 @@ def test_each_allocation_is_refused_in_turn(way: str) -> None:
                 del accepted, told
                 gc.collect()
                 assert producer.stats()["buffer"]["used"] == 0
+
+
+@pytest.mark.parametrize("settings", [{}, {"enable_idempotence": False}, {"linger_ms": 5}], ids=str)
+def test_an_error_of_a_codec_is_that_of_its_messages(
+    monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
+) -> None:
+    """It is neither raised by send() nor the end of the producer, and no number is missing."""
+
+    class Gzip(compression.Gzip):
+        fails = False
+
+        def compress(self, data: Any) -> bytes:
+            if self.fails:
+                raise ZeroDivisionError("in the codec")
+            return super().compress(data)
+
+    gzip = Gzip()
+    monkeypatch.setattr(compression, "compressor", lambda kind, level: gzip)
+    with running(compression_type="gzip", **settings) as (cluster, producer):
+        warm_up(producer)
+        gzip.fails = True
+        error = producer.send("t", b"lost", partition=0).exception(SOON)
+        gzip.fails = False
+        assert isinstance(error, DeliveryError)
+        assert error.status is Status.NOT_PERSISTED
+        assert isinstance(error.__cause__, ZeroDivisionError)
+        assert "compression with gzip failed: ZeroDivisionError: in the codec" in str(error)
+        producer.send("t", b"later", partition=0).result(SOON)
+        assert log(cluster, "t", 0)[-1] == b"later"
+        assert producer.stats()["buffer"]["used"] == 0
 
 
 def test_without_memory_for_a_batch_messages_expire_in_time(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import random
+import sys
 import zlib
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from kafka import codec
 
 from pykaproducer._util.compression import CODECS, compressor
+from tests._support.programs import run
 from tests._support.threads import run_together
 
 READERS: dict[str, Callable[[bytes], bytes]] = {
@@ -116,3 +118,31 @@ def test_several_threads_share_one(name: str) -> None:
             assert READERS[name](made.compress(data)) == data
 
     run_together(*(functools.partial(work, seed) for seed in range(4)))
+
+
+#: Prints how often there was no memory to compress a megabyte.
+WITHOUT_MEMORY = """
+    import os, resource, sys
+    from pykaproducer._util.compression import compressor
+
+    codec = compressor(sys.argv[1])
+    codec.compress(b"v")
+    data, refused, unlimited = os.urandom(1 << 20), 0, resource.RLIM_INFINITY
+    for room in range(0, 4 << 20, 1 << 18):
+        used = int(open("/proc/self/statm").read().split()[0]) * os.sysconf("SC_PAGESIZE")
+        resource.setrlimit(resource.RLIMIT_AS, (used + room, unlimited))
+        try:
+            codec.compress(data)
+        except MemoryError:
+            refused += 1
+        resource.setrlimit(resource.RLIMIT_AS, (unlimited, unlimited))
+    print(refused)
+"""
+
+
+@pytest.mark.scripted
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("name", CODEC_NAMES)
+def test_without_memory(name: str) -> None:
+    """Each package reports it in its own way, or would end the process; here it is MemoryError."""
+    assert int(run(WITHOUT_MEMORY, name)) > 0
