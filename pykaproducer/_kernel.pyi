@@ -1294,6 +1294,10 @@ class CallerLink:
     unreported: ProduceRequest | None
     def __init__(self, broker_id: int, inbox: ReportsInbox) -> None:
         """*inbox*: for what is settled by callers, or while the Bridge waits in :meth:`poll`."""
+    def close(self) -> None:
+        """Close the descriptors. For the child of a fork: no other thread uses them there."""
+    def end(self) -> None:
+        """Close the descriptors for the Bridge, which has ended; if a caller waits, later."""
     def attach(self, fd: int, wakeup: int, stream: TlsStream | None = None) -> bool:
         """Watch the socket *fd* of a new connection. Return False if the system refuses that.
 

@@ -309,6 +309,7 @@ class Producer(AdmissionHooks, TransactionalMethods):
             if self._handover is None or not self._handover.give(taken):
                 closing.report(taken, "close()")
             self._pipeline = None
+            self._made.clear()
         self._stop_observing()
 
     def _check_may_wait(self, what: str) -> None:

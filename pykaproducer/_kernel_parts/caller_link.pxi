@@ -11,7 +11,9 @@ cdef class CallerLink:
     With TLS, another thread may run while a caller encrypts or decrypts. See `tls.pxi`.
     """
 
+    cdef object __weakref__
     cdef int broker_id
+    cdef bint has_ended                 # the Bridge has
     cdef readonly int watch             # an epoll descriptor; -1: not available
     cdef int wake_event                 # wakes the caller that waits for the response
     cdef int timer                      # wakes the Bridge if the response is late
@@ -52,12 +54,24 @@ cdef class CallerLink:
         self.inbox = inbox
 
     def __dealloc__(self):
-        if self.watch >= 0:
-            close_descriptor(self.watch)
-        if self.wake_event >= 0:
-            close_descriptor(self.wake_event)
-        if self.timer >= 0:
-            close_descriptor(self.timer)
+        self.close()
+
+    cpdef close(self):
+        """Close the descriptors. For the child of a fork: no other thread uses them there."""
+        for fd in (self.watch, self.wake_event, self.timer):
+            if fd >= 0:
+                close_descriptor(fd)
+        self.watch = self.wake_event = self.timer = self.wakeup = -1
+
+    def end(self):
+        """Close the descriptors for the Bridge, which has ended.
+
+        A caller that still waits closes them instead: in its wait, their numbers must not stand
+        for other files.
+        """
+        self.has_ended = True
+        if not self.has_reader:
+            self.close()
 
     def attach(self, int fd, int wakeup, TlsStream stream=None):
         """Watch the socket *fd* of a new connection. Return False if the system refuses that.

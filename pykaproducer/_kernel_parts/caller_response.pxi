@@ -92,6 +92,8 @@ cdef int wait_as_caller(ProduceRequest request, double seconds) except -1:
     finally:
         link.wake_reports()
         link.has_reader = False
+        if link.has_ended:
+            link.close()
         end_wait(budget, None)
         if link.watched >= 0:
             set_watched(link.watch, link.watched, True)

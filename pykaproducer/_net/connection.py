@@ -105,6 +105,7 @@ class Connection:
             self._selector = Poller()
             self._approach = Approach(network, self._selector, config)
             self.wakeup = Wakeup()
+            network.close_in_child(self.wakeup)
             self._selector.register(self.wakeup, selectors.EVENT_READ)
         except MemoryError as error:
             raise ConnectionFailed("out of memory for a connection") from error

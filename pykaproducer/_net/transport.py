@@ -176,6 +176,13 @@ class Transport(Protocol):
         """Close the connection. A second call has no effect."""
 
 
+class Closable(Protocol):
+    """An owner of file descriptors."""
+
+    def close(self) -> None:
+        """Close them."""
+
+
 class Network:
     """A factory of TCP connections.
 
@@ -187,7 +194,7 @@ class Network:
 
     def __init__(self, settings: SocketSettings) -> None:
         self._settings = settings
-        self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+        self._inherited: weakref.WeakSet[Closable] = weakref.WeakSet()
 
     @functools.cached_property
     def ladders(self) -> VersionLadders:
@@ -226,7 +233,7 @@ class Network:
     def _open(self, endpoint: Endpoint) -> socket.socket:
         with mapped(), contextlib.ExitStack() as undo:
             sock = undo.enter_context(socket.socket(endpoint.family, socket.SOCK_STREAM))
-            self._sockets.add(sock)
+            self.close_in_child(sock)
             self._begin(sock, endpoint)
             undo.pop_all()  # the transport closes it from now on
         return sock
@@ -235,14 +242,18 @@ class Network:
         """Return a factory for the authentication of a connection to *host*, None without SASL."""
         return None
 
+    def close_in_child(self, owner: Closable) -> None:
+        """Have :meth:`close_inherited` close *owner*, which has file descriptors."""
+        self._inherited.add(owner)
+
     def close_inherited(self) -> None:
-        """Close the duplicates of the parent's sockets in a forked child.
+        """Close the duplicates of the parent's file descriptors in a forked child.
 
         This does not affect the parent's connections. While a child has a socket open, the broker
-        would not notice that the parent has closed it.
+        would not notice that the parent has closed it. And in a chain of forks they would pile up.
         """
-        for sock in list(self._sockets):
-            sock.close()
+        for owner in list(self._inherited):
+            owner.close()
 
     def _begin(self, sock: socket.socket, endpoint: Endpoint) -> None:
         settings = self._settings

@@ -182,7 +182,7 @@ class StatsServer:
     def _serve(self, listener: socket.socket, wakeup: Wakeup) -> None:
         readers: set[_Reader] = set()
         self._paused_until = None
-        with selectors.DefaultSelector() as selector:
+        with selectors.PollSelector() as selector:  # has no descriptor that a fork duplicates
             selector.register(listener, selectors.EVENT_READ)
             selector.register(wakeup, selectors.EVENT_READ)
             while not self._stopping:

@@ -143,6 +143,7 @@ class Bridge(SocketWorker[BridgeItem]):
         self._callers = collaborators.callers
         #: The connection, as callers use it.
         self.caller_link = CallerLink(broker_id, collaborators.callers.inbox)
+        collaborators.network.close_in_child(self.caller_link)
         #: Whether callers may write requests.
         self.lends = False
         self._wanted = False
@@ -241,6 +242,9 @@ class Bridge(SocketWorker[BridgeItem]):
         for request in waiting:
             self._submit(request)
         self._report(Up(self._version))
+
+    def on_stop(self) -> None:
+        self.caller_link.end()
 
     def on_checked(self) -> None:
         self._report(Up(self._version))

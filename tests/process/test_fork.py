@@ -5,6 +5,8 @@ Each test is a separate program.
 
 from __future__ import annotations
 
+import os
+import pathlib
 import textwrap
 
 import pytest
@@ -49,11 +51,12 @@ PROLOGUE = """
     """
 
 
-def run(script: str, cluster: KafkaCluster, topic: str) -> None:
+def run(script: str, cluster: KafkaCluster, topic: str, **variables: str) -> None:
     """Run a program that must end successfully and without output."""
     cluster.create_topic(topic)
     text = programs.FORKS + textwrap.dedent(PROLOGUE) + textwrap.dedent(script)
-    assert programs.run(text, cluster.bootstrap_servers, topic) == ""
+    environment = {**os.environ, **variables}
+    assert programs.run(text, cluster.bootstrap_servers, topic, env=environment) == ""
 
 
 def program(script: str) -> str:
@@ -299,6 +302,37 @@ def test_a_child_holds_none_of_its_parents_connections(cluster: KafkaCluster, to
         """
     run(script, cluster, topic)
     assert by_sender(cluster, topic) == {b"parent": [0, 1]}
+
+
+def test_descriptors_end_with_the_producer_and_in_a_child(
+    cluster: KafkaCluster, topic: str, tmp_path: pathlib.Path
+) -> None:
+    """They do not pile up in a chain of forks, nor wait for the cyclic garbage collector."""
+    script = """
+        def descriptors():
+            return sorted(os.listdir("/proc/self/fd"))
+
+        gc.disable()
+        before = descriptors()
+        producer = Producer(bootstrap_servers=servers, stats_socket=os.environ["STATS"])
+
+        def use(generation):
+            for _ in range(3):  # callers send the later ones
+                producer.send(topic, b"v").result(30)
+            if generation:
+                join(fork(inherit, generation - 1))
+
+        def inherit(generation):
+            assert descriptors() == before
+            use(generation)
+            producer.close(30)
+            assert descriptors() == before
+
+        use(3)
+        producer.close(30)
+        assert descriptors() == before
+        """
+    run(script, cluster, topic, STATS=str(tmp_path / "%p"))
 
 
 def test_a_producer_that_cannot_be_reset_does_not_keep_others_from_it() -> None:
