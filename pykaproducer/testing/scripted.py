@@ -386,14 +386,14 @@ def _scripted_producer(network: Network, clock: Clock | None) -> type[Producer]:
 
 
 class ScriptedNetwork(Network):
-    """A network that connects only to the brokers of a :class:`ScriptedCluster`."""
+    """A network that connects only to the brokers of a :class:`ScriptedCluster`.
+
+    Its sockets belong to the cluster, so that a forked child does not close them.
+    """
 
     def __init__(self, cluster: ScriptedCluster) -> None:
         super().__init__(Config.from_kwargs({}))
         self._cluster = cluster
-
-    def close_inherited(self) -> None:
-        """Do nothing in a forked child: the sockets belong to the cluster in the parent."""
 
     def resolve(self, host: str, port: int) -> list[Endpoint]:
         """Return the only address of a scripted broker."""

@@ -14,6 +14,7 @@ from pykaproducer._net.transport import ConnectionFailed, Endpoint, Network, Tra
 from pykaproducer._util.clock import Clock
 from pykaproducer._wire.messages import ApiKey, metadata_request
 from pykaproducer._wire.produce import ProduceAnswer, decode_produce
+from pykaproducer.config import Config
 from tests._support.produce import produce_request
 
 E = TypeVar("E")
@@ -102,6 +103,7 @@ class WrappedNetwork(Network, Generic[W]):
     made: W
 
     def __init__(self, real: Network, wrap: Callable[[Transport], W]) -> None:
+        super().__init__(Config())
         self.real = real
         self.wrap = wrap
 

@@ -16,6 +16,7 @@ from pykaproducer._machines.session import SessionState
 from pykaproducer._net.connection import Answered, Lost, Ready
 from pykaproducer._net.transport import Endpoint, Network, PlainTransport, Transport
 from pykaproducer._wire.mechanisms import OAuthBearer
+from pykaproducer.config import Config
 from pykaproducer.testing import FakeClock
 from pykaproducer.testing._messages import (
     ApiVersionsRequest,
@@ -43,6 +44,7 @@ class SaslBroker(Network):
     def __init__(
         self, provider: Callable[[], str], *, lifetime_ms: int = 0, old: bool = False
     ) -> None:
+        super().__init__(Config())
         self.provider = provider
         self.lifetime_ms = lifetime_ms
         self.old = old

@@ -498,6 +498,7 @@ class Addresses(Network):
     """One host with several addresses."""
 
     def __init__(self, cluster: ScriptedCluster, *brokers: int) -> None:
+        super().__init__(Settings())
         self.network = cluster.network
         self.brokers = brokers
 

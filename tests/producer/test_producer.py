@@ -26,6 +26,7 @@ from pykaproducer import (
     Status,
 )
 from pykaproducer._net.transport import ConnectionFailed, Endpoint, Network, Transport
+from pykaproducer.config import Config
 from pykaproducer.testing import FakeClock
 from tests._support.logs import told_by_log
 from tests._support.threads import threads_of
@@ -43,6 +44,7 @@ class HeldNetwork(Network):
     """A network whose resolver blocks until it is released, and then finds no host."""
 
     def __init__(self) -> None:
+        super().__init__(Config())
         self.asked = threading.Event()
         self.released = threading.Event()
 
