@@ -39,7 +39,7 @@ cdef class Tallies:
         tally.size += max(outcome.key_size, 0) + max(outcome.value_size, 0)
         if outcome.offset < 0:
             return                  # the broker gave none: acks=0, or a duplicate that was retried
-        if tally.first >= 0 and tally.last + 1 == outcome.offset:
+        if tally.first >= 0 and tally.last == outcome.offset - 1:
             tally.last = outcome.offset
             return
         if tally.first >= 0:
@@ -66,7 +66,7 @@ cdef class Tallies:
             if outcome.flags & FAILED or not 0 <= outcome.partition < self.room:
                 return i
             tally = &self.tallies[outcome.partition]
-            if tally.first < 0 or outcome.offset != tally.last + 1:
+            if tally.first < 0 or outcome.offset - 1 != tally.last:
                 return i
             tally.last = outcome.offset
             tally.rows += 1

@@ -44,7 +44,7 @@ cdef Py_ssize_t deliver_slices(list parts, int64_t base_offset, int64_t timestam
         count = part.count              # deliver_part() may empty it: see Slice.empty_part
         done = deliver_part(part, base_offset, &delivering, latency)
         if base_offset >= 0:
-            base_offset += count
+            base_offset = <int64_t>(<uint64_t>base_offset + count)  # unused if it overflows
         if done is not None:
             settled[at] = done
             at += 1

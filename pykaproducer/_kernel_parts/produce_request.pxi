@@ -14,6 +14,7 @@ cdef struct Result:
     Py_ssize_t name_size
     int32_t partition
     int32_t following       # the next place in the same bucket; -1: none
+    int64_t count           # of the records
     int64_t offset          # of its first record; -1: unknown
     int64_t timestamp       # LogAppendTime in ms; -1: the topic keeps the producer's
     bint found
@@ -96,6 +97,7 @@ cdef class ProduceRequest:
             result = &self.results[place]
             result.name = PyUnicode_AsUTF8AndSize(batch.topic, &result.name_size)
             result.partition = batch.partition
+            result.count = batch.count
             bucket = &self.buckets[
                 self.bucket_of(result.name, result.name_size, result.partition)
             ]
@@ -286,4 +288,5 @@ cdef bint is_confirmed(Response *r, Result *result) noexcept nogil:
         take_number(r, 8)               # the first offset of the log
     if r.version >= 8 and (take_length(r, 4) != 0 or take_length(r, 2) != -1):
         return False                    # there are rejected records or a message
-    return code == 0 and has_no_tags(r)
+    # Otherwise offsets would not fit 64 bits: check_complete() rejects the response.
+    return code == 0 and result.offset <= _MOST_INT64 - result.count + 1 and has_no_tags(r)

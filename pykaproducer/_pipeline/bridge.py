@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pykaproducer._errors.codes import ErrorCode
+from pykaproducer._errors.formatting import format_partition
 from pykaproducer._kernel import CallerLink, ConnectionMetrics, ProduceRequest
 from pykaproducer._machines.coordination import TV1, TV2
 from pykaproducer._machines.session import LAST_VERSION
@@ -49,6 +50,8 @@ _HAS_ZSTD = 7
 #: From this version of Produce on, a broker that throttles responds at once and the client has to
 #: wait. In earlier versions the broker itself waited (KIP-219).
 _CLIENT_WAITS = 6
+#: The largest offset.
+_MOST_OFFSET = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -496,11 +499,15 @@ class Bridge(SocketWorker[BridgeItem]):
 
 
 def check_complete(request: ProduceRequest, answer: ProduceAnswer) -> None:
-    """Raise :exc:`WireError` unless *answer* has an entry for every batch of *request*."""
-    there = {(p.topic, p.partition) for p in answer.partitions}
+    """Raise :exc:`WireError` unless *answer* has a possible entry for each batch of *request*."""
+    offsets = {(p.topic, p.partition): p.base_offset for p in answer.partitions}
     for batch in request.batches:
-        if (batch.topic, batch.partition) not in there:
-            raise WireError(f"no result for topic {batch.topic!r} partition {batch.partition}")
+        where = format_partition(batch.topic, batch.partition)
+        offset = offsets.get((batch.topic, batch.partition))
+        if offset is None:
+            raise WireError(f"no result for {where}")
+        if offset + batch.count - 1 > _MOST_OFFSET:
+            raise WireError(f"{where}: the base offset {offset} is too large")
 
 
 def _encoded_already(version: int, correlation_id: int) -> list[Any]:

@@ -186,6 +186,21 @@ def test_an_answer_about_something_else(change: Callable[[Any], None], idempoten
         assert attempts(cluster) == 5
 
 
+def last_offset(answer: Any) -> None:
+    for topic in answer.responses:
+        for part in topic.partition_responses:
+            part.base_offset = (1 << 63) - 1
+
+
+@BOTH
+def test_offsets_that_do_not_fit_64_bits(idempotent: bool) -> None:
+    with running(enable_idempotence=idempotent, **FAST) as (cluster, producer):
+        warm_up(producer)
+        cluster.next("produce", Amend(last_offset))
+        found = producer.send_many("t", numbers(2), partitions=[0, 0]).result(SOON)
+        assert found.offsets == {("t", 0): [range(1, 3) if idempotent else range(3, 5)]}
+
+
 def test_a_missing_partition_sends_the_whole_request_again_and_doubles_nothing() -> None:
     with running(topics={"t": 2}, linger_ms=60_000, **FAST) as (cluster, producer):
         cluster.next("produce", Omit("t", 1, appended=True))
