@@ -13,11 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 try:
     import pykaproducer._kernel as _kernel
-except ImportError as error:
+except ModuleNotFoundError as error:
     raise ImportError(
         "pykaproducer's compiled kernel is missing. In a directory with the sources, Python "
         "imports those instead of the installed package: run it from another directory, or build "
         "them in place with `pip install -e .`"
+    ) from error
+except ImportError as error:
+    raise ImportError(
+        f"pykaproducer's compiled kernel cannot be loaded: {str(error).rstrip('.')}. If another "
+        f"interpreter of this process has loaded it (mod_wsgi with several applications), run each "
+        f"application in a separate process, with WSGIApplicationGroup %{{GLOBAL}}"
     ) from error
 from pykaproducer._version import VERSION
 from pykaproducer.block import BlockDelivery, BlockFailures, BlockMetadata

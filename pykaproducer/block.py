@@ -243,8 +243,9 @@ class BlockProducer(_kernel.BlockAdmission):
             topic (str): topic name.
             values: sequence of bytes-like or None; a NumPy array of bytes (whose trailing NULs are
                 padding and not sent) or of objects; an Arrow array of binary, string, fixed-size
-                binary, their large and view types, or dictionary-encoded. With
-                ``value_serializer``, a sequence of anything.
+                binary, their large and view types, or dictionary-encoded; or such an array in
+                chunks, as the columns of data frames are. With ``value_serializer``, a sequence of
+                anything.
             keys: as *values*; None if no message has a key.
             headers: sequence with a list of ``(str, bytes or None)``, or None, for each message.
             partitions: sequence, NumPy or Arrow array of int, also dictionary-encoded. For None

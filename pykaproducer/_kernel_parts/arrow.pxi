@@ -48,6 +48,8 @@ cdef extern from *:
         void (*release)(ArrowArrayStream *) noexcept nogil
 
 
+#: No schema of a stream without batches may have more fields.
+cdef int64_t _MOST_FIELDS = 10000
 #: An array with fewer rows is released with the GIL held.
 cdef int64_t _FEW_ROWS = 4096
 
@@ -278,6 +280,7 @@ cdef list read_stream(capsule):
     cdef Stream stream = Stream.__new__(Stream)
     cdef Imported schema = Imported.__new__(Imported)
     cdef Imported batch
+    cdef Columns columns
     cdef list found = []
     cdef int64_t rows = 0
     stream.take(capsule)
@@ -285,6 +288,57 @@ cdef list read_stream(capsule):
     while True:
         batch = Imported.__new__(Imported)
         if not stream.read_batch(batch):
+            break
+        columns = columns_of_batch(&schema.schema, &batch.array, [schema, batch], rows)
+        found.append(columns)
+        rows += columns.count
+    if not found:
+        columns = Columns.__new__(Columns)
+        columns_of_batch(&schema.schema, empty_array(columns, &schema.schema), columns, 0)
+    return found
+
+
+cdef list cells_of_stream(capsule, str name):
+    """Return copies of the cells of a chunked array: bytes objects, or None."""
+    cdef Stream stream = Stream.__new__(Stream)
+    cdef Imported schema = Imported.__new__(Imported)
+    cdef Imported chunk
+    cdef Columns columns = Columns.__new__(Columns)
+    cdef list found = []
+    cdef int64_t i, size
+    cdef const uint8_t *data
+    stream.take(capsule)
+    stream.read_schema(schema)
+    # Checks the type, even if there is no chunk.
+    arrow_cells(columns, &columns.value, &schema.schema, empty_array(columns, &schema.schema), 0, 0,
+                name)
+    while True:
+        chunk = Imported.__new__(Imported)
+        if not stream.read_batch(chunk):
             return found
-        found.append(columns_of_batch(&schema.schema, &batch.array, [schema, batch], rows))
-        rows += (<Columns>found[len(found) - 1]).count
+        arrow_cells(columns, &columns.value, &schema.schema, &chunk.array, 0, chunk.array.length,
+                    name)
+        for i in range(columns.value.count):
+            data = cell(&columns.value, i, &size)
+            if size == _BROKEN:
+                raise row_error(len(found), broken(name))
+            found.append(None if size == _NULL
+                         else PyBytes_FromStringAndSize(<const char *>data, size))
+
+
+cdef ArrowArray *empty_array(Columns owner, ArrowSchema *schema, int depth=0) except NULL:
+    """Return an array of *schema* without rows, in memory of *owner*."""
+    cdef ArrowArray *array = <ArrowArray *>owner.hold(sizeof(ArrowArray))
+    cdef int64_t i
+    if depth > 2 * _MOST_DICTIONARIES or not 0 <= schema.n_children <= _MOST_FIELDS:
+        raise ValueError(f"the Arrow schema is not valid: it has {schema.n_children} fields, "
+                         f"{depth} levels deep")
+    array.n_buffers = 3
+    array.buffers = <const void **>owner.hold(3 * sizeof(void *))
+    array.n_children = schema.n_children
+    array.children = <ArrowArray **>owner.hold((schema.n_children + 1) * sizeof(ArrowArray *))
+    for i in range(schema.n_children):
+        array.children[i] = empty_array(owner, child_schema(schema, i), depth + 1)
+    if schema.dictionary != NULL:
+        array.dictionary = empty_array(owner, schema.dictionary, depth + 1)
+    return array

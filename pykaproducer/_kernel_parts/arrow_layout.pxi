@@ -139,6 +139,8 @@ cdef arrow_numbers(Columns columns, Numbers *numbers, ArrowSchema *schema, Arrow
     """Describe numbers as arrow_cells does: integers, Arrow timestamps, or a dictionary."""
     cdef str subject = f"column {name!r}", unit
     check_array(schema, array, shift + count, subject)
+    if text_of(schema.format) == "n":
+        return                              # none is there
     numbers.there = True
     if schema.dictionary != NULL:
         check_depth(depth, subject)
@@ -183,6 +185,9 @@ cdef arrow_headers(Columns columns, HeaderCells *headers, ArrowSchema *schema, A
     cdef ArrowSchema *entry
     cdef ArrowArray *entries
     cdef int64_t key = 0
+    if text == "n":
+        check_array(schema, array, shift + count, subject)
+        return                              # no row has any
     if text not in ("+l", "+L", "+m"):
         raise TypeError(f"{subject} must be a list of structs of key and value, or a map, "
                         f"not of Arrow format {text!r}")
@@ -192,11 +197,10 @@ cdef arrow_headers(Columns columns, HeaderCells *headers, ArrowSchema *schema, A
     entry = child_schema(schema, 0)
     entries = child_array(array, 0)
     kind = text_of(entry.format)
-    if kind != "+s":
+    if kind not in ("+s", "n"):             # "n": each of the lists is empty
         raise TypeError(f"{subject} must be a list of structs of key and value, or a map, "
                         f"not a list of Arrow format {kind!r}")
     check_array(entry, entries, 0, subject)
-    key = header_key(entry, text == "+m", subject)
     headers.there = True
     headers.entries_offset = entries.offset
     headers.n_entries = entries.length
@@ -205,6 +209,9 @@ cdef arrow_headers(Columns columns, HeaderCells *headers, ArrowSchema *schema, A
     headers.offset = array.offset + shift
     headers.validity = validity_of(array, subject)
     headers.offsets = buffer_of(array, 1, subject)
+    if kind == "n":
+        return
+    key = header_key(entry, text == "+m", subject)
     arrow_cells(columns, &headers.key, child_schema(entry, key), child_array(entries, key),
                 headers.entries_offset, headers.n_entries, "headers.key")
     arrow_cells(columns, &headers.value, child_schema(entry, 1 - key),

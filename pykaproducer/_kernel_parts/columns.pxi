@@ -172,20 +172,23 @@ cdef bint put_headers(const HeaderCells *headers, int64_t i, uint8_t *p,
         return False
     p = put_varint(p, last - first)
     for j in range(first, last):
-        p = put_cell(&headers.key, j, p, end)
+        p = put_cell(&headers.key, j, 0, p, end)
         if p != NULL:
-            p = put_cell(&headers.value, j, p, end)
+            p = put_cell(&headers.value, j, _NULL, p, end)
         if p == NULL:
             return False
     return p == end
 
 
-cdef uint8_t *put_cell(const Cells *cells, int64_t i, uint8_t *p,
+cdef uint8_t *put_cell(const Cells *cells, int64_t i, int64_t least, uint8_t *p,
                        const uint8_t *end) noexcept nogil:
-    """Write cell *i* and its size to *p*. Return their end, or NULL if they do not fit."""
+    """Write the size of cell *i*, which is at least *least*, and the cell to *p*.
+
+    Return their end, or NULL if they do not fit.
+    """
     cdef int64_t size
     cdef const uint8_t *data = cell(cells, i, &size)
-    if size == _BROKEN or varint_size(size) + max(size, 0) > end - p:
+    if size < least or varint_size(size) + max(size, 0) > end - p:
         return NULL
     return put_bytes(put_varint(p, size), data, size)
 
@@ -252,8 +255,7 @@ cdef int64_t take_cells(Columns columns, Cells *cells, data, str name) except -1
     if hasattr(data, "__arrow_c_array__"):
         return take_arrow_cells(columns, cells, data, name)
     if hasattr(data, "__arrow_c_stream__"):
-        raise TypeError(f"{name} must not be a chunked Arrow array (ChunkedArray): call its "
-                        f"combine_chunks(), or send_arrow() with the table")
+        data = cells_of_stream(data.__arrow_c_stream__(), name)
     if numpy_kind(data) == "S" and not hasattr(data, "mask"):
         return take_fixed(columns, cells, data, name)
     if isinstance(data, (str, bytes, bytearray, memoryview)):

@@ -53,8 +53,8 @@ cdef int64_t stored_number(const Numbers *numbers, int64_t i) noexcept nogil:
 cdef Found find_number(const Numbers *numbers, int64_t i, int64_t *found) noexcept nogil:
     """Look up number *i* and convert it to the target unit, rounded down."""
     cdef int64_t n
-    if is_null(numbers.validity, i + numbers.offset):
-        return NULL_NUMBER
+    if not numbers.there or is_null(numbers.validity, i + numbers.offset):
+        return NULL_NUMBER                  # not there: a dictionary of Arrow's null type
     n = stored_number(numbers, i)
     if n < 0 and not numbers.signed:
         return NO_NUMBER

@@ -350,7 +350,18 @@ BAD: dict[str, tuple[Callable[[Producer], object], type[Exception], str]] = {
         MessageTooLargeError,
         "row 2: .* needs 2000",
     ),
-    "in pieces": (many(pyarrow.chunked_array([[b"v"], [b"w"]])), TypeError, "combine_chunks"),
+    "in pieces, of numbers": (many(pyarrow.chunked_array([[1], [2]])), TypeError, "format 'l'"),
+    "in no piece, of numbers": (many(pyarrow.chunked_array([], "int8")), TypeError, "format 'c'"),
+    "no batch, another column": (
+        rows(pyarrow.table({"v": pyarrow.chunked_array([], "binary")})),
+        ValueError,
+        "unknown column 'v'",
+    ),
+    "no batch, no bytes": (
+        rows(pyarrow.table({"value": pyarrow.chunked_array([], "int8")})),
+        TypeError,
+        "format 'c'",
+    ),
     "two dimensions": (many(numpy.array([[b"v"]])), ValueError, "one dimension"),
     "no topic": (rows(batch(value=[b""]), None), ValueError, "no topic"),
     "a null topic": (

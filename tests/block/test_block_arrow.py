@@ -77,7 +77,43 @@ def test_a_time_is_no_partition(producer: Producer) -> None:
         producer.send_arrow(rows, "t")
 
 
-# Arrow: nulls and headers
+# Arrow: chunks, nulls and headers
+
+
+class Series:
+    """A column as data frames have it: an Arrow stream without a method to combine its chunks."""
+
+    def __init__(self, *chunks: list[bytes | None], kind: Any = None) -> None:
+        self._data = pyarrow.chunked_array(chunks, kind)
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> Any:
+        return self._data.__arrow_c_stream__()
+
+
+@pytest.mark.parametrize("kind", [pyarrow.binary(), pyarrow.binary_view(), pyarrow.large_binary()])
+def test_a_column_in_chunks(cluster: ScriptedCluster, producer: Producer, kind: Any) -> None:
+    values = Series([b"one", None], [], [b"three" * 9], kind=kind)
+    keys = pyarrow.chunked_array([[b"k"], [b"l", b"m"]]).dictionary_encode()
+    producer.send_many("t", values, keys, partitions=[0] * 3).result(SOON)
+    assert logged(cluster) == [b"one", None, b"three" * 9]
+    assert [record.key for record in cluster.log("t")] == [b"k", b"l", b"m"]
+    assert len(producer.send_many("t", Series(kind=kind))) == 0
+
+
+def test_columns_of_the_null_type(cluster: ScriptedCluster, producer: Producer) -> None:
+    """All cells are None, so that Arrow knows no other type."""
+    nulls = pyarrow.nulls(2)
+    coded = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0, None]), pyarrow.nulls(1))
+    for numbers in (nulls, coded):
+        for headers in (nulls, pyarrow.array([[], None])):
+            columns = {"value": [b"v", b"w"], "partition": numbers, "timestamp": numbers}
+            batch = pyarrow.record_batch({**columns, "headers": headers})
+            assert producer.send_arrow(batch, "t").result(SOON).rows == 2
+        producer.send_many("t", [b"v", b"w"], partitions=numbers, timestamps_ms=numbers)
+    producer.flush(SOON)
+    headers = pyarrow.array([[None], None])
+    with pytest.raises(ValueError, match="row 0: a header has no name"):
+        producer.send_arrow(pyarrow.record_batch({"value": nulls, "headers": headers}), "t")
 
 
 @pytest.mark.parametrize("first", [0, 1])

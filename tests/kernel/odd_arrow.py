@@ -126,6 +126,8 @@ class OddArrow:
         return self._array(found, kind), found
 
     def _numbers(self, count: int, most: int) -> tuple[Any, list[Any]]:
+        if self.odd.often(0.05):
+            return pyarrow.nulls(count), [None] * count
         if most and self.odd.often(0.5):
             unit, scale = self.chance.choice(list(UNITS.items()))
             given = self._nulls([self.chance.randint(0, most) for _ in range(count)])
@@ -135,6 +137,8 @@ class OddArrow:
         return self._array(found, self.chance.choice(NUMBERS)), found
 
     def _headers(self, count: int) -> tuple[Any, list[Any]]:
+        if self.odd.often(0.05):
+            return pyarrow.nulls(count), [[]] * count
         kind = self.chance.choice(HEADERS)
         rows = self._nulls(
             [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 
@@ -196,3 +197,17 @@ except AttributeError as error:
     print(error)
 """
     assert run(program) == "module 'pykaproducer' has no attribute 'NoSuchName'\n"
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 13), reason="the module has another name")
+def test_a_second_interpreter_is_told_why_it_cannot_import_it() -> None:
+    script = """
+        import _xxsubinterpreters as interpreters
+        import pykaproducer
+
+        try:
+            interpreters.run_string(interpreters.create(), "import pykaproducer")
+        except Exception as error:
+            print(error)
+        """
+    assert "another interpreter of this process has loaded it" in run(script)
