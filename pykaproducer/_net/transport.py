@@ -176,7 +176,7 @@ class Transport(Protocol):
         """Close the connection. A second call has no effect."""
 
 
-class Closable(Protocol):
+class HasDescriptors(Protocol):
     """An owner of file descriptors."""
 
     def close(self) -> None:
@@ -194,7 +194,7 @@ class Network:
 
     def __init__(self, settings: SocketSettings) -> None:
         self._settings = settings
-        self._inherited: weakref.WeakSet[Closable] = weakref.WeakSet()
+        self._inherited: weakref.WeakSet[HasDescriptors] = weakref.WeakSet()
 
     @functools.cached_property
     def ladders(self) -> VersionLadders:
@@ -242,7 +242,7 @@ class Network:
         """Return a factory for the authentication of a connection to *host*, None without SASL."""
         return None
 
-    def close_in_child(self, owner: Closable) -> None:
+    def close_in_child(self, owner: HasDescriptors) -> None:
         """Have :meth:`close_inherited` close *owner*, which has file descriptors."""
         self._inherited.add(owner)
 

@@ -52,7 +52,8 @@ class Gzip:
 def _check_memory(size: int) -> None:
     """Raise MemoryError unless cramjam can allocate the room to compress *size* bytes.
 
-    It would abort the process. What is allocated here, more than cramjam needs, is freed at once.
+    It would abort the process. The memory allocated here, more than cramjam needs, is freed at
+    once.
     """
     bytes(2 * size)
 
