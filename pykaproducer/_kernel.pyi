@@ -330,10 +330,14 @@ class Slice:
         """Run the callbacks of these settled rows, then release their memory.
 
         *on_error* is called as ``on_error(callback, exception)`` if a callback raises. Returns True
-        if these were the last rows of the chunk.
+        if these were the last rows of the chunk. Raises MemoryError, and may then be called again
+        for the rest.
         """
     def wake_waiters(self) -> None:
-        """Wake the threads that wait for one of these settled rows."""
+        """Wake the threads that wait for one of these settled rows.
+
+        Raises MemoryError, and may then be called again: no waiter is lost.
+        """
     def finish(self) -> bool:
         """Release the memory of these reported rows. Return True if they were the chunk's last."""
     def first_error(self) -> BaseException | None:
@@ -896,13 +900,21 @@ class RequestSettler:
         """
 
 def deliver_parts(
-    parts: list[Slice], base_offset: int, timestamp: int, latency: SampledStat, now: float
-) -> tuple[list[Slice], int, int]:
+    parts: list[Slice],
+    base_offset: int,
+    timestamp: int,
+    latency: SampledStat,
+    now: float,
+    settled: list[Slice | None],
+) -> tuple[int, int]:
     """Settle *parts*, the slices of one confirmed batch in its order: see :meth:`Slice.deliver`.
 
+    Args:
+        settled: has a None for each of *parts*. Gets slices of the rows that this call settled, so
+            that they can be reported whatever it raises.
+
     Returns:
-        ``(settled, rows, nbytes)``: slices of the rows that this call settled, the number of these
-        rows, and their payload bytes. No thread is woken.
+        ``(rows, nbytes)``: the number of these rows, and their payload bytes. No thread is woken.
     """
 
 class CompressionError(Exception):
@@ -942,6 +954,12 @@ def write_buffers(fd: int, buffers: Sequence[Bytes], patience_ms: int) -> int:
     Waits without the GIL, for at most *patience_ms* after the socket is first full. Uses only the
     first :data:`MOST_BUFFERS` buffers. Raises OSError if nothing could be written.
     """
+
+def monotonic() -> float:
+    """Return seconds since an arbitrary fixed point: ``time.monotonic()``, which tests patch."""
+
+def lacks_memory() -> bool:
+    """Return whether the system refuses the memory that a usual step of a stage needs."""
 
 def poll_events(watched: list[tuple[int, int]], timeout_ms: int) -> list[int]:
     """Wait for one of *watched*, pairs ``(fd, events of poll(2))``.
@@ -1550,8 +1568,11 @@ class Admission:
         """
     def _take(self, slot: TopicSlot) -> list[Chunk]:
         """Close the topic's open chunk and return all waiting chunks, in order."""
-    def _take_all(self) -> list[Chunk]:
-        """Take and return the chunks of all topics, also those of callers. Lend no more."""
+    def _take_all(self, chunks: list[Chunk] | None = None) -> list[Chunk]:
+        """Take the chunks of all topics, also those of callers, and return them. Lend no more.
+
+        They are added to *chunks*, if it is given: after a MemoryError, it has what was taken.
+        """
     def _send_open(self, seconds: float | None) -> None:
         """Send, in this thread, the messages that no stage has taken, if all are in one open chunk.
 

@@ -7,18 +7,19 @@ cdef struct Delivering:
 
 
 def deliver_parts(list parts not None, int64_t base_offset, int64_t timestamp,
-                  SampledStat latency not None, double now):
+                  SampledStat latency not None, double now, list settled not None):
     """Settle *parts*, the slices of one confirmed batch in its order: see ``Slice.deliver``.
 
-    Returns ``(settled, rows, nbytes)``: slices of the rows that this call settled, the number of
-    these rows, and their payload bytes. Wakes no thread.
+    Puts slices of the rows that this call settled into *settled*, which has a None for each of
+    *parts*: so they can be reported whatever this raises. Returns the number of these rows, and
+    their payload bytes. Wakes no thread.
     """
     cdef int64_t rows = 0, nbytes = 0
-    cdef list settled = [None] * len(parts)
+    if len(settled) < len(parts):
+        raise ValueError("settled must have a place for each part")
     list_all_rows(parts)
-    del settled[deliver_slices(parts, base_offset, timestamp, latency, now, settled, 0, &rows,
-                               &nbytes):]
-    return settled, rows, nbytes
+    deliver_slices(parts, base_offset, timestamp, latency, now, settled, 0, &rows, &nbytes)
+    return rows, nbytes
 
 
 cdef list_all_rows(list parts):

@@ -238,11 +238,11 @@ cdef class OpenChunks:
         try:
             store_int(&slot.announced, False)
             slot.last_path = None
-            chunks = slot.take_full(fresh)
             last = slot.chunk
-            slot.open_chunk(None)
             if last is not None and last.count:
-                chunks.append(last)
+                slot.add_full(last)     # first: without memory, nothing is taken
+            slot.open_chunk(None)
+            chunks = slot.take_full(fresh)
             # Before the guard is left, so that _is_at_rest() never misses a chunk.
             for chunk in chunks:
                 close_chunk(chunk)
@@ -272,16 +272,27 @@ cdef class OpenChunks:
         self.budget.close_account(slot.account)
         return True
 
-    def _take_all(self):
-        """Take and return the chunks of all topics, also those of callers. Lend no more."""
+    def _take_all(self, list chunks=None):
+        """Take the chunks of all topics, also those of callers, and return them. Lend no more.
+
+        They are added to *chunks*, if it is given: after a MemoryError, it has what was taken.
+        """
         cdef TopicSlot slot
-        cdef list slots = self.all_slots()
+        cdef list taken, slots = self.all_slots()
+        if chunks is None:
+            chunks = []
         for slot in slots:
             slot.route = slot.last_path = slot.rests_for = None
-        cdef list chunks = take_callers(slots)
+        chunks += take_callers(slots)
         for slot in slots:
             slot.paths = None
-            chunks += self._take(slot)
+            taken = self._take(slot)
+            try:
+                chunks += taken
+            except MemoryError:
+                slot.full = taken       # nothing is appended to it any more
+                atomic_add(&slot.in_progress, -len(taken))  # they are closed again
+                raise
         return chunks
 
     def _send_open(self, seconds):

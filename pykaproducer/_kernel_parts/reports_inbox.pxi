@@ -84,7 +84,12 @@ cdef class ReportsInbox:
             if has_failures(part.chunk):
                 return False
             self.items.popleft()
-            if part.report(on_error):
+            try:
+                last = part.report(on_error)
+            except MemoryError:
+                self.items.appendleft(part)
+                return False            # the stage pauses, if it is still so
+            if last:
                 self.leave(part.chunk)
         return 0 < count <= most
 

@@ -296,38 +296,42 @@ cdef class Slice:
 
         If a callback raises, ``on_error(callback, exception)`` is called. An exception raised by
         ``on_error`` goes to ``sys.unraisablehook``. Returns True if these were the last rows of the
-        chunk.
+        chunk. Raises MemoryError, and may then be called again: it calls the rest.
         """
         cdef Chunk chunk = self.chunk
         cdef uint32_t i, row
         cdef int forks = _forks
         cdef object callback, error, handle
+        cdef list functions
+        cdef Py_ssize_t j
         for i in range(self.count):
             if forks != _forks:
                 return False            # the one before has forked, and this is the child
             row = self.at(i)
             if chunk.callbacks != NULL and chunk.callbacks[row] != NULL:
                 callback = <object>chunk.callbacks[row]
-                Py_DECREF(callback)
-                chunk.callbacks[row] = NULL
                 error = error_of(chunk, row) if observe(chunk, row) & FAILED else None
+                handle = None if type(callback) is ReportTo else new_handle(chunk, row)
+                Py_DECREF(callback)     # not before there is all that its call needs
+                chunk.callbacks[row] = NULL
                 try:
-                    if type(callback) is ReportTo:
+                    if handle is None:
                         (<ReportTo>callback).receive(chunk, row, error)
                     else:
-                        handle = new_handle(chunk, row)
                         callback(error, handle)
                 except BaseException as failure:
                     report_callback_error(on_error, callback, failure)
                 callback = handle = error = None
             if has_done_callbacks(chunk):
-                for callback in taken_callbacks(chunk, row):
-                    handle = new_handle(chunk, row)
+                handle = new_handle(chunk, row)
+                functions = taken_callbacks(chunk, row)
+                for j in range(1, 0 if functions is None else len(functions)):
+                    callback = functions[j]
                     try:
                         callback(handle)
                     except BaseException as failure:
                         report_callback_error(on_error, callback, failure)
-                callback = handle = None
+                callback = handle = functions = None
             if i & (_ROWS_A_LOOK - 1) == _ROWS_A_LOOK - 1 and gil_is_wanted():
                 let_stages_run()
         return self.finish()

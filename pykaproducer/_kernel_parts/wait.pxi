@@ -19,6 +19,11 @@ cdef extern from *:
     static void kernel_poke(int fd) {
         while (send(fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 && errno == EINTR);
     }
+    static int kernel_lacks_memory(void) {
+        void *volatile some = malloc(32 << 10);     /* volatile: it is not optimised away */
+        free(some);
+        return some == NULL;
+    }
     static int is_no_room(int problem) { return problem == EAGAIN || problem == EWOULDBLOCK; }
     """
     cdef struct pollfd:
@@ -29,10 +34,21 @@ cdef extern from *:
     Py_ssize_t kernel_read(int fd, void *into, size_t size)
     void kernel_poke(int fd)
     bint is_no_room(int problem)
+    bint kernel_lacks_memory()
 
 
 cpdef enum:
     MOST_WATCHED = 8            # maximum number of descriptors for poll_events()
+
+
+def monotonic():
+    """Return seconds since an arbitrary fixed point: ``time.monotonic()``, which tests patch."""
+    return kernel_clock(0) / <double>_NS
+
+
+def lacks_memory():
+    """Return whether the system refuses the memory that a usual step of a stage needs."""
+    return kernel_lacks_memory()
 
 
 def poll_events(list watched not None, int timeout_ms):

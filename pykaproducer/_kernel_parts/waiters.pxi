@@ -84,11 +84,12 @@ cdef wake_waiters(Slice settled):
     """Release the locks of the threads that wait for one of these settled rows.
 
     Iterates over the slice's rows or over the rows with waiters, whichever are fewer. All slices of
-    a chunk together then cost no more than its rows.
+    a chunk together then cost no more than its rows. Raises MemoryError, and may then be called
+    again: no waiter is lost.
     """
     cdef Chunk chunk = settled.chunk
-    cdef list locks = [], rows = None
-    cdef Py_ssize_t waiting
+    cdef list found, rows = None
+    cdef Py_ssize_t waiting, n = 0
     cdef uint32_t i
     enter_guard(&chunk.lock)
     try:
@@ -97,50 +98,63 @@ cdef wake_waiters(Slice settled):
             rows = list(chunk.waiters)
     finally:
         leave_guard(&chunk.lock)
-    if rows is None:
-        for i in range(settled.count):
-            locks += taken(chunk, chunk.waiters, settled.at(i))
-    else:
-        for row in rows:
-            if flags_of(chunk, <uint32_t>row) & SETTLED:
-                locks += taken(chunk, chunk.waiters, row)
-    for lock in locks:
-        end_wait(chunk.budget, lock)
-    release_all(locks)
+    found = [None] * (settled.count if rows is None else len(rows))
+    try:
+        if rows is None:
+            for i in range(settled.count):
+                found[n] = taken(chunk, chunk.waiters, settled.at(i))
+                n += 1
+        else:
+            for row in rows:
+                if flags_of(chunk, <uint32_t>row) & SETTLED:
+                    found[n] = taken(chunk, chunk.waiters, row)
+                    n += 1
+    finally:
+        release_all(chunk.budget, found)
 
 
 cdef list taken(Chunk chunk, dict table, row):
-    """Remove the list of *row* from *table*, one of the chunk's, and return its items."""
-    cdef list found
+    """Remove the list of *row* from *table*, one of the chunk's, and return it, or None.
+
+    Its items are behind the number of the row. Needs no memory.
+    """
     enter_guard(&chunk.lock)
     try:
-        found = table.pop(row, None)
+        return table.pop(row, None)
     finally:
         leave_guard(&chunk.lock)
-    return [] if found is None else found[1:]
 
 
-cdef release_all(list locks):
-    """Release all *locks*, even if one of them raises.
+cdef release_all(Budget budget, list found):
+    """Release all locks in *found*, which has what :func:`taken` returned, even if one raises.
 
-    An event loop's runs Python code. In a caller that has settled the rows, a KeyboardInterrupt may
-    interrupt it before it has any effect, so it is called once more.
+    An event loop's runs Python code, which may raise anything. In a caller that has settled the
+    rows, a KeyboardInterrupt may interrupt it before it has any effect, so it is called once more,
+    and the exception is raised at the end. In a stage it is not: it harms its own loop only.
     """
-    cdef bint released
-    cdef list others
-    while locks:
-        lock = locks.pop(0)
-        others = others_of_loop(lock, locks) if isinstance(lock, TaskWaiter) else None
-        released = False
-        try:
-            release_lock(lock, others)
-            released = True
-        finally:
-            if not released:
+    cdef object failure = None
+    cdef list items, others
+    cdef Py_ssize_t i, j
+    for i in range(len(found)):
+        items = <list>found[i]
+        if items is None:
+            continue
+        for j in range(1, len(items)):
+            lock = items[j]
+            if lock is None:
+                continue                # released with another one
+            end_wait(budget, lock)
+            others = others_of_loop(budget, lock, found, i, j)
+            try:
+                release_lock(lock, others)
+            except BaseException as error:
+                failure = error
                 try:
                     release_lock(lock, others)
-                finally:
-                    release_all(locks)
+                except BaseException:
+                    pass
+    if failure is not None and not runs_stages:
+        raise failure
 
 
 cdef int release_lock(lock, list others) except -1:
@@ -151,18 +165,29 @@ cdef int release_lock(lock, list others) except -1:
     return 0
 
 
-cdef list others_of_loop(TaskWaiter waiter, list locks):
-    """Remove the waiters of the same event loop from *locks*, and return them."""
-    cdef list others = [], rest = []
+cdef list others_of_loop(Budget budget, lock, list found, Py_ssize_t i, Py_ssize_t j):
+    """Remove the waiters of the same event loop behind place *i*, *j* of *found*; return them.
+
+    None if *lock* is no task's.
+    """
+    cdef list items, others
+    cdef object loop
+    if not isinstance(lock, TaskWaiter):
+        return None
+    loop = (<TaskWaiter>lock).loop
+    others = []
     try:
-        for lock in locks:
-            if isinstance(lock, TaskWaiter) and (<TaskWaiter>lock).loop is waiter.loop:
-                others.append(lock)
-            else:
-                rest.append(lock)
-        locks[:] = rest
+        for i in range(i, len(found)):
+            items = <list>found[i]
+            for j in range(j + 1, 0 if items is None else len(items)):
+                lock = items[j]
+                if isinstance(lock, TaskWaiter) and (<TaskWaiter>lock).loop is loop:
+                    others.append(lock)
+                    items[j] = None
+                    end_wait(budget, lock)
+            j = 0
     except MemoryError:
-        return []                       # each is released by itself, some maybe twice
+        pass                            # the rest is released by itself
     return others
 
 
@@ -216,5 +241,5 @@ cdef bint has_callbacks(Chunk chunk) noexcept:
 
 
 cdef list taken_callbacks(Chunk chunk, uint32_t row):
-    """Remove the functions to be called for *row*, and return them."""
+    """Remove the functions to be called for *row*; return them behind its number, or None."""
     return taken(chunk, chunk.done_callbacks, row)

@@ -8,6 +8,7 @@ no stage has to check the deadlines of its rows.
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterator
 
 from pykaproducer._kernel import Chunk
 
@@ -49,17 +50,23 @@ class Deadlines:
         self._drop_finished()
         return self._heap[0][0] + GRAIN if self._heap else None
 
-    def expired(self, now: float) -> list[Chunk]:
-        """Remove and return the chunks with a row whose deadline has passed.
+    def expired(self, now: float) -> Iterator[Chunk]:
+        """Yield the chunks with a row whose deadline has passed, for these rows to be settled.
 
-        The caller adds those again that have rows left.
+        A chunk leaves, or moves to its next deadline, when the next one is asked for: if there is
+        no memory for it, it stays.
         """
-        due: list[Chunk] = []
         while self._heap and self._heap[0][0] <= now:
-            chunk = heapq.heappop(self._heap)[2]
+            chunk = self._heap[0][2]
             if chunk.unsettled:
-                due.append(chunk)
-        return due
+                yield chunk
+            assert self._heap[0][2] is chunk, "nothing is watched in the meantime"
+            if has_expired(chunk):
+                heapq.heappop(self._heap)
+            elif chunk.next_deadline <= now:
+                return  # the caller did not settle them, or *now* is too early by a rounding
+            else:
+                heapq.heapreplace(self._heap, (chunk.next_deadline, chunk.serial, chunk))
 
     def _drop_finished(self) -> None:
         while self._heap and not self._heap[0][2].unsettled:

@@ -15,8 +15,8 @@ class AdmissionFunctions:
 
     #: Takes the open chunks of a slot.
     take: Callable[[TopicSlot], list[Chunk]]
-    #: Takes the chunks of all slots, and of all callers.
-    take_all: Callable[[], list[Chunk]]
+    #: Takes the chunks of all slots, and of all callers. Adds them to the list, if one is given.
+    take_all: Callable[..., list[Chunk]]
     #: Takes the chunks that callers have sent, and that have no outcome yet.
     take_callers: Callable[[], list[Chunk]]
     #: Releases the slot of a topic; returns False if a message has just arrived in it.

@@ -105,6 +105,8 @@ class Dispatcher(Worker[Item]):
         # Makes the error for a topic and a status with which everything fails; None: as long as no
         # stage has crashed.
         self._make_broken_error: Callable[[str, Status], DeliveryError] | None = None
+        #: Chunks just taken, which the crash policy may not find elsewhere.
+        self.taken: list[Chunk] = []
         self._topics: dict[str, TopicWorker] = {}
         self._waiting: dict[str, Line[Chunk]] = {}
         self._deadlines = Deadlines()
@@ -219,6 +221,18 @@ class Dispatcher(Worker[Item]):
             self._take_held()
         if self._look_for_idle is not None and self._look_for_idle <= now:
             self._let_idle_rest(now)
+        self._expire_rows(now)
+        if self._sweep_at is not None and now >= self._sweep_at:
+            self._sweep_at = None
+            swept, self._to_sweep = self._to_sweep, set()
+            for topic, partition in swept:
+                if (worker := self._topics.get(topic)) is not None:
+                    worker.put(Sweep(topic, partition))
+
+    def on_pause(self) -> None:
+        self._expire_rows(self.clock.monotonic())
+
+    def _expire_rows(self, now: float) -> None:
         for chunk in self._deadlines.expired(now):
             try:
                 for part in chunk.expired(now):
@@ -226,18 +240,11 @@ class Dispatcher(Worker[Item]):
             except MemoryError:
                 chunk.overdue(now)
                 self.shortage.begin("the outcome of expired messages")
-            if not has_expired(chunk):
-                self._deadlines.watch(chunk)
-            elif (waiting := self._waiting.get(chunk.topic)) is not None:
+                return
+            if has_expired(chunk) and (waiting := self._waiting.get(chunk.topic)) is not None:
                 waiting.sweep()
                 if not waiting:
                     del self._waiting[chunk.topic]
-        if self._sweep_at is not None and now >= self._sweep_at:
-            self._sweep_at = None
-            swept, self._to_sweep = self._to_sweep, set()
-            for topic, partition in swept:
-                if (worker := self._topics.get(topic)) is not None:
-                    worker.put(Sweep(topic, partition))
 
     def _drop_settled(self) -> None:
         for topic, waiting in list(self._waiting.items()):
@@ -292,12 +299,13 @@ class Dispatcher(Worker[Item]):
             self._take_slot(slot)
 
     def _take_slot(self, slot: TopicSlot) -> None:
-        chunks = self._take(slot)
-        if chunks:
-            self._use(slot.topic, chunks[-1].opened)
+        chunks = self.taken = self._take(slot)
         for chunk in chunks:
             # All of them before anything else, for the crash policy.
             self._incomplete.enter(chunk)
+        self.taken = []
+        if chunks:
+            self._use(slot.topic, chunks[-1].opened)
         if (trace := self.metrics.trace) is not None:
             trace.taken(self, chunks)
         for chunk in chunks:
@@ -433,9 +441,9 @@ class Dispatcher(Worker[Item]):
                 reason=reason,
             )
 
-        self._settler.fail(part, make_error)
         # The stages that hold these rows get one Sweep for many rows.
         if partition is not None and topic in self._topics:
             self._to_sweep.add((topic, partition))
             if self._sweep_at is None:
                 self._sweep_at = self.clock.monotonic() + _SWEEP_AFTER
+        self._settler.fail(part, make_error)

@@ -12,7 +12,7 @@ logs failures that neither a callback nor a read outcome has reported (see ``unr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pykaproducer._kernel as _kernel
@@ -22,6 +22,7 @@ from pykaproducer._machines.batch import Batch
 from pykaproducer._pipeline.current_thread import wake
 from pykaproducer._pipeline.incomplete import IncompleteChunks
 from pykaproducer._pipeline.metrics import ProducerMetrics
+from pykaproducer._pipeline.shortage import Shortage
 from pykaproducer._pipeline.unreported import Failures, Holder, Part, UnreportedFailures
 from pykaproducer._pipeline.worker import ITEMS_PER_ROUND, StageContext, Worker
 from pykaproducer._util.clock import Clock
@@ -72,7 +73,11 @@ class Reports(Worker[Slice]):
         return False
 
     def handle(self, item: Slice) -> None:
-        last = item.report(delivery.log_callback_error)
+        try:
+            last = item.report(delivery.log_callback_error)
+        except MemoryError:
+            self.retry_later(item, "a delivery callback")
+            return
         if (trace := self.metrics.trace) is not None:
             trace.note("reported", self, item, detail="callbacks have run")
         self._unreported.remember(item, item.chunk)
@@ -118,6 +123,7 @@ class Settler:
         self._unreported = unreported
         #: Returns what is called with the error of a failure, before the rows count as settled.
         self.on_failure: Callable[[], Callable[[DeliveryError], None]] | None = None
+        self._shortage = Shortage("settling", clock)
         # The stage Reports has crashed: callbacks are no longer called.
         self._no_reports = False
 
@@ -129,16 +135,19 @@ class Settler:
     def deliver(self, batch: Batch, base_offset: int, timestamp: int, now: float) -> None:
         """Settle the rows of *batch* as delivered, at offsets from *base_offset* on."""
         metrics = self._metrics
-        settled, rows, nbytes = _kernel.deliver_parts(
-            batch.parts, base_offset, timestamp, metrics.delivery, now
-        )
-        if not settled:
-            return
-        metrics.batch_delivered(batch.topic, batch.partition, now, rows, nbytes)
-        if (trace := metrics.trace) is not None:
-            for part in settled:
-                trace.note("settled", None, part, detail="delivered")
-        self._report(settled)
+        settled: list[Slice | None] = [None] * len(batch.parts)
+        try:
+            rows, nbytes = _kernel.deliver_parts(
+                batch.parts, base_offset, timestamp, metrics.delivery, now, settled
+            )
+            if rows:
+                metrics.batch_delivered(batch.topic, batch.partition, now, rows, nbytes)
+            if (trace := metrics.trace) is not None:
+                for part in settled:
+                    if part is not None:
+                        trace.note("settled", None, part, detail="delivered")
+        finally:  # even if there was no memory for the rest
+            self._report(settled)
 
     def fail(self, part: Slice, make_error: MakeError) -> None:
         """Settle *part* as failed; *make_error* is called for either status."""
@@ -149,13 +158,16 @@ class Settler:
             # Of rows that have expired with a partition, the kernel knows whether they were sent.
             unsure = isinstance(errors[1], DeliveryTimeoutError) and part.partition >= 0
             report(errors[unsure])
-        settled = part.fail(*errors, wake=False)
+        reports: list[Slice | None] = [None]
+        settled = reports[0] = part.fail(*errors, wake=False)
         if settled is not None:
-            now = self._clock.monotonic()
-            self._metrics.slice_failed(part.topic, now, settled.count, settled.nbytes)
-            if (trace := self._metrics.trace) is not None:
-                trace.note("settled", None, settled, detail=str(errors[0]))
-            self._report([settled])
+            try:
+                now = self._clock.monotonic()
+                self._metrics.slice_failed(part.topic, now, settled.count, settled.nbytes)
+                if (trace := self._metrics.trace) is not None:
+                    trace.note("settled", None, settled, detail=str(errors[0]))
+            finally:  # even if there was no memory for the rest
+                self._report(reports)
 
     def report_settled(
         self, reports: Sequence[Slice | None], finished: Sequence[Chunk | None]
@@ -172,35 +184,58 @@ class Settler:
         self._report(reports)
 
     def _report(self, settled: Sequence[Slice | None]) -> None:
-        with_callbacks: list[Slice] = []
-        for part in settled:
+        """Wake those who wait for *settled*, up to the first None, and have callbacks run.
+
+        Without memory it waits, because nothing else would report these rows.
+        """
+        with_callbacks = False
+        parts: Iterator[Slice | None] | None = None
+        while parts is None:
+            try:
+                parts = iter(settled)
+            except MemoryError:
+                self._shortage.wait()
+        for part in parts:
             if part is None:
                 break
-            if part.chunk.has_waiters:
-                wake(part.wake_waiters)
-            if self._incomplete.watches_outcomes and part.chunk.is_settled:
-                self._incomplete.settled(part.chunk)
-            if part.wants_report and not self._no_reports:
-                with_callbacks.append(part)
-            else:
-                self._finish(part)
-        if with_callbacks:
-            self._reports.put_all(with_callbacks)
-            inbox = self._reports.compiled_inbox
-            inbox.is_open = self._reports.is_alive()
-            if self._no_reports:  # since it was looked at above
-                inbox.is_open = False
-
-    def _finish(self, part: Slice) -> None:
-        """Release the settled rows of *part*. Their callbacks, if any, are not run."""
-        if (trace := self._metrics.trace) is not None:
-            trace.note("reported", None, part, detail="no callback")
-        last = part.finish()
-        # Before leave(), after which a waiting flush may return.
-        if self._unreported.remember(part, part.chunk) and not self._no_reports:
-            self._reports.wake()
-        if last:
-            self._incomplete.leave(part.chunk)
+            finished = remembered = last = sooner = False
+            while True:  # each step may be repeated, or is not
+                try:
+                    if part.chunk.has_waiters:
+                        wake(part.wake_waiters)
+                    if self._incomplete.watches_outcomes and part.chunk.is_settled:
+                        self._incomplete.settled(part.chunk)
+                    if not finished and part.wants_report and not self._no_reports:
+                        self._reports.append(part)
+                        with_callbacks = True
+                        break
+                    # It has no callbacks to run, or they are not run any more.
+                    if not finished:
+                        if (trace := self._metrics.trace) is not None:
+                            trace.note("reported", None, part, detail="no callback")
+                        last = part.finish()
+                        finished = True
+                    # Before leave(), after which a waiting flush may return.
+                    if not remembered:
+                        sooner = self._unreported.remember(part, part.chunk)
+                        remembered = True
+                    if sooner and not self._no_reports:
+                        self._reports.wake()
+                    if last:
+                        self._incomplete.leave(part.chunk)
+                    break
+                except MemoryError:
+                    self._shortage.wait()
+        while with_callbacks:
+            try:
+                self._reports.wake()
+                inbox = self._reports.compiled_inbox
+                inbox.is_open = self._reports.is_alive()
+                if self._no_reports:  # since it was looked at above
+                    inbox.is_open = False
+                break
+            except MemoryError:
+                self._shortage.wait()
 
     def refuse(self, part: Part, holder: Holder) -> None:
         """Remember the failure of *part*, which was rejected without an exception being raised.

@@ -1,16 +1,18 @@
 """Shortage of memory: a stage pauses, and retries its last step.
 
 A process at its memory limit (``RLIMIT_AS``, or an overloaded machine) may get a ``MemoryError``
-for a short time. The code in which it is raised undoes its partial work. The stage then pauses for
-:data:`PAUSE`, and retries. Deadlines are kept in the meantime: the kernel reserves the memory that
-it needs to settle rows.
+for a short time. So before a step, a stage looks whether there is memory at all
+(``Worker.pauses``). Code that allocates much undoes its partial work after a ``MemoryError``. The
+stage then pauses for :data:`PAUSE`, and retries. Deadlines are kept in the meantime: the kernel
+reserves the memory that it needs to settle rows. What has settled rows does not end before it has
+reported them (``Settler``).
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from pykaproducer._util.clock import Clock
+from pykaproducer._util.clock import Clock, WakeEvent
 from pykaproducer._util.guarded_log import GuardedLogger
 
 log = GuardedLogger("pykaproducer.producer")
@@ -28,6 +30,7 @@ class Shortage:
         self._name = name
         self._clock = clock
         self._quiet_until = float("-inf")
+        self._never = WakeEvent()
         #: When to retry (monotonic seconds); None: there is no shortage.
         self.until: float | None = None
 
@@ -44,3 +47,10 @@ class Shortage:
         if self.until is not None and self._clock.monotonic() >= self.until:
             self.until = None
         return self.until is not None
+
+    def wait(self) -> None:
+        """Wait for :data:`PAUSE`. From any thread that has nothing else to do."""
+        try:
+            self._clock.wait(self._never, self._clock.monotonic() + PAUSE)
+        except MemoryError:
+            pass  # the caller tries again, and waits again

@@ -249,6 +249,7 @@ class SocketWorker(Worker[Item]):
         self._make_connection(self.clock.monotonic())
         try:
             while True:
+                self._wait_for_memory()
                 now = self.clock.monotonic()
                 # Before anything is written: a NAT or load balancer may have dropped it.
                 self._close_if_idle(now)
@@ -263,7 +264,9 @@ class SocketWorker(Worker[Item]):
                 if connection is None:
                     self._wait_for_resources(now)
                     continue
-                self._handle(connection.poll(self._connect_or_wait(connection, now), self._wait))
+                events = connection.poll(self._connect_or_wait(connection, now), self._wait)
+                self._wait_for_memory()
+                self._handle(events)
         except BaseException:
             self.has_crashed = True  # on_stop() comes before the crash policy
             raise
@@ -272,6 +275,10 @@ class SocketWorker(Worker[Item]):
             if self._connection is not None:
                 self._connection.close()
             self.on_stop()
+
+    def _wait_for_memory(self) -> None:
+        while self.pauses():
+            self.shortage.wait()  # with _running: what the connection has told comes first
 
     def _make_connection(self, now: float) -> None:
         """Create the connection object, unless the system refuses file descriptors or memory."""

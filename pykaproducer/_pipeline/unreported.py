@@ -160,6 +160,8 @@ class UnreportedFailures:
         if self._lock.acquire(blocking=False):
             try:
                 self._sort_in()
+            except MemoryError:
+                pass  # the next call does it
             finally:
                 self._lock.release()
         return sooner
@@ -170,8 +172,9 @@ class UnreportedFailures:
         Return whether :attr:`due` became earlier.
         """
         now = self._clock.monotonic()
-        self._new.append(_Kept(part, holder, now))
-        due, wanted = self.due, max(now + GATHER, self._last_line + INTERVAL)
+        wanted = max(now + GATHER, self._last_line + INTERVAL)
+        self._new.append(_Kept(part, holder, now))  # without memory, nothing has changed
+        due = self.due
         if due is not None and due <= wanted:
             return False
         self.due = wanted
@@ -255,11 +258,12 @@ class UnreportedFailures:
 
     def _sort_in(self) -> None:
         while self._new:
-            kept = self._new.popleft()
+            kept = self._new[0]
             if kept.final:
                 self._add(kept)
             else:
                 self._open.append(kept)
+            self._new.popleft()
         if len(self._open) >= self._look_at:
             self._look()
 

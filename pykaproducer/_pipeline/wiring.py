@@ -16,6 +16,7 @@ import functools
 import traceback
 import weakref
 from collections.abc import Callable, Iterable
+from types import TracebackType
 from typing import Final, TypeVar
 
 from pykaproducer._errors.formatting import format_partition
@@ -50,6 +51,7 @@ from pykaproducer._pipeline.metrics import ProducerMetrics
 from pykaproducer._pipeline.partition import PartitionWorker, PartitionWorkerCollaborators
 from pykaproducer._pipeline.reports import Reports, ReportsCollaborators, Settler
 from pykaproducer._pipeline.retry import RetryHandler, RetryHandlerCollaborators
+from pykaproducer._pipeline.shortage import Shortage
 from pykaproducer._pipeline.token_fetcher import TokenFetcher
 from pykaproducer._pipeline.topic import TopicWorker, TopicWorkerCollaborators
 from pykaproducer._pipeline.transaction_rows import TransactionRows
@@ -72,6 +74,8 @@ _LONGEST_HOLD: Final = 0.1
 _LINGER_HOLD: Final = 0.01
 #: With a batch_max_messages below this, they do not linger there.
 _MANY_MESSAGES: Final = 1_000
+#: How often the crash policy is repeated after an exception other than MemoryError.
+_CRASH_ATTEMPTS: Final = 3
 #: How long the end of the pipeline waits for the last log lines (seconds).
 _LOG_TIMEOUT: Final = 1.0
 
@@ -112,6 +116,7 @@ class Pipeline:
         )
         #: Returns whether a send() found buffer_memory full, and it still is.
         self.space_wanted: Callable[[], bool] = bool
+        self._shortage = Shortage("crash policy", clock)
         context = StageContext(name, clock, self.metrics, self._crashed)
         self.log_writer = LogWriter(context)
         self._context = dataclasses.replace(context, pass_on_line=self.log_writer.put)
@@ -447,26 +452,51 @@ class Pipeline:
         return late
 
     def _crashed(self, worker: AnyWorker, error: BaseException) -> None:
-        """Fail everything, so that nothing hangs, after *worker* has crashed due to a bug (P9)."""
-        first, stack = self.broken is None, error.__traceback__
+        """Fail everything, so that nothing hangs, after *worker* has crashed due to a bug (P9).
+
+        A lack of memory may be the reason. So this is repeated until there is memory for it, and
+        what only describes the error is left out if it cannot be done.
+        """
+        first, stack, failures = self.broken is None, error.__traceback__, 0
         if first:
             self.broken = error
-        # For each crash: a second one may settle everything before the first gets to this line.
-        self._admission.on_broken()
-        # The errors of all failed messages and of later send() calls have this cause. The original
-        # would keep the frames of the stages alive.
-        cause = copied(error)
+        cause: BaseException | None = None
+        taken: list[Chunk] | None = None
+        while True:
+            try:
+                # For each crash: a second one may settle everything before the first comes here.
+                self._admission.on_broken()
+                taken = [] if taken is None else taken
+                if cause is None:
+                    # The errors of all failed messages and of later send() calls have this cause.
+                    # The original would keep the frames of the stages alive.
+                    cause = self._described(error, stack) if first else copied(error)
+                if first:
+                    self.broken = cause
+                self._fail_all(worker, cause, taken)
+                break
+            except MemoryError:
+                self._shortage.wait()
+            except Exception as failure:
+                # CPython 3.11 without memory for a frame raises SystemError.
+                failures += 1
+                if failures > _CRASH_ATTEMPTS:
+                    log.error("a step after the crash of %s failed", worker.name, exc_info=failure)
+                    break
         if first:
-            self.broken = cause
             log.error("the producer is broken by an error in the library", exc_info=error)
+
+    def _described(self, error: BaseException, stack: TracebackType | None) -> BaseException:
+        """Return a copy of *error* with its traceback as a note."""
+        cause = copied(error)
+        try:
             cause.add_note("".join(traceback.format_tb(stack)))
-        if isinstance(worker, BrokerWorker):
-            worker.bridge.stop()  # as in on_stop(), which may not be called now
-        self.metadata.waiting_threads.wake_all()
-        if self.coordinator is not None:
-            self.coordinator.give_up()
-        for chunk in self._admission.take_all():
-            self.incomplete.enter_late(chunk)
+        except Exception:  # no memory, or what a test has put there
+            pass
+        return cause
+
+    def _fail_all(self, worker: AnyWorker, cause: BaseException, taken: list[Chunk]) -> None:
+        """Fail everything with *cause*. May be repeated, with the same list *taken*."""
 
         def make_error(topic: str, status: Status) -> DeliveryError:
             return ProducerBrokenError(
@@ -480,12 +510,20 @@ class Pipeline:
         # chunk, (2) looks whether it has to fail it; this method (1) has it fail chunks from now
         # on, (2) fails the chunks that have entered.
         self.dispatcher.fail_from_now_on(make_error)
+        self._admission.take_all(taken)
+        for chunk in (*taken, *(self.dispatcher.taken if worker is self.dispatcher else ())):
+            self.incomplete.enter_late(chunk)
         if worker is self.reports:
             self.settler.reports_have_ended()
         failed = self.fail_everything(make_error)
         if worker is self.dispatcher:
             self._arm_barriers()
         self.incomplete.abandon(failed)
+        self.metadata.waiting_threads.wake_all()
+        if self.coordinator is not None:
+            self.coordinator.give_up()
+        if isinstance(worker, BrokerWorker):
+            worker.bridge.stop()  # as in on_stop(), which may not be called now
 
     def _arm_barriers(self) -> None:
         """Arm the barriers of all flushes, because the dispatcher has ended.

@@ -167,6 +167,9 @@ class Worker(Generic[Item]):
     def on_time(self, now: float) -> None:
         """React to the deadline, which has been reached."""
 
+    def on_pause(self) -> None:
+        """Do what must not wait for memory. May raise MemoryError, if it can then be repeated."""
+
     def on_inbox_drained(self) -> None:
         """Act on the items handled so far: the inbox is empty for now, or many were handled."""
 
@@ -220,6 +223,10 @@ class Worker(Generic[Item]):
         """
         if not (this_thread.is_stage and self._try_inline(item, catch_up=True)):
             self.put(item)
+
+    def append(self, item: Item) -> None:
+        """Put *item*, from another stage, which then calls :meth:`wake`."""
+        self._items.append(item)
 
     def put_all(self, items: Sequence[Item]) -> None:
         """Put *items*, from another stage. None is handled inline."""
@@ -407,11 +414,37 @@ class Worker(Generic[Item]):
                 stop_has_come = self._work() or stop_has_come
                 if stop_has_come and self.can_stop():
                     break
-                deadline = self._sleeps_until = self._wakes_at(self.deadline())
-            self.wait_for_items(deadline)
+                deadline = self._sleeps_until = self._sleep_end()
+            try:
+                self.wait_for_items(deadline)
+            except MemoryError:
+                pass  # looks at the inbox instead: nothing has changed
         else:
             return  # the sockets are the parent's
         self.on_stop()
+
+    def _sleep_end(self) -> float | None:
+        try:
+            return self._wakes_at(self.deadline())
+        except MemoryError:
+            return 0.0  # tries again at once: what to wait for is not known
+
+    def pauses(self) -> bool:
+        """Begin a pause, or continue it, if there is no memory for a step; return whether so.
+
+        Called when nothing of the step has been done. A MemoryError in the middle of a step that
+        cannot be repeated breaks the producer.
+        """
+        try:
+            if not _kernel.lacks_memory():
+                if self.shortage.until is not None:
+                    self.shortage.holds()
+                return False
+            self.shortage.begin("its next step")
+            self.on_pause()
+        except MemoryError:
+            pass
+        return True
 
     def wait_for_items(self, deadline: float | None) -> bool:
         """Wait to be woken, until *deadline*; return whether the stage was woken.
@@ -428,6 +461,8 @@ class Worker(Generic[Item]):
 
         The deadline is first: a stream of items must not delay it.
         """
+        if self.pauses():
+            return False
         self._keep_time()
         items = self._items
         stop_has_come = False

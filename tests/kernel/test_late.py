@@ -8,6 +8,7 @@ table has been compressed (if handles are kept) or freed (if not).
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -130,12 +131,15 @@ def test_the_offsets_after_a_row_that_has_expired(refused: int) -> None:
     fail(parts[0].chunk.pick([1]))
     _kernel.refuse_memory(0, refused)
     latency = _kernel.SampledStat(1.0, 1)
-    settled, rows, nbytes = _kernel.deliver_parts(parts, 100, -1, latency, 0.0)
+    settled: list[Any] = [None] * len(parts)
+    rows, nbytes = _kernel.deliver_parts(parts, 100, -1, latency, 0.0, settled)
     _kernel.refuse_memory(0, 0)
     assert [handle.offset for handle in handles] == [100, None, 102, 103, 104, 105]
     assert (rows, nbytes, latency.count) == (5, 5, 5)
     assert [len(part) for part in settled] == [2, 3]
-    assert _kernel.deliver_parts(parts, 7, -1, latency, 0.0) == ([], 0, 0)
+    nothing: list[Any] = [None] * len(parts)
+    assert _kernel.deliver_parts(parts, 7, -1, latency, 0.0, nothing) == (0, 0)
+    assert not any(nothing)
 
 
 def test_without_memory_no_row_of_a_batch_is_settled_or_all_are() -> None:
@@ -145,14 +149,15 @@ def test_without_memory_no_row_of_a_batch_is_settled_or_all_are() -> None:
     first = door.chunk().whole()
     handles += [door.send(TOPIC, b"v", partition=0) for _ in range(3)]
     second = door.chunk().whole()
+    settled: list[Any] = [None, None]
     fail(second.chunk.pick([1]))
     latency = _kernel.SampledStat(1.0, 1)
     _kernel.refuse_memory(0, 2)
     with pytest.raises(MemoryError):
-        _kernel.deliver_parts([first, second], 100, -1, latency, 0.0)
+        _kernel.deliver_parts([first, second], 100, -1, latency, 0.0, settled)
     _kernel.refuse_memory(0, 0)
     assert [handle.done() for handle in handles] == [False, False, False, False, True, False]
-    settled, rows, _ = _kernel.deliver_parts([first, second], 100, -1, latency, 0.0)
+    rows, _ = _kernel.deliver_parts([first, second], 100, -1, latency, 0.0, settled)
     assert [handle.offset for handle in handles] == [100, 101, 102, 103, None, 105]
     assert rows == 5
     for part in settled:

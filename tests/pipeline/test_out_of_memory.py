@@ -11,7 +11,14 @@ from typing import Any
 import pytest
 
 import pykaproducer._kernel as _kernel
-from pykaproducer import Delivery, DeliveryError, DeliveryTimeoutError, Producer, Status
+from pykaproducer import (
+    Delivery,
+    DeliveryError,
+    DeliveryTimeoutError,
+    Producer,
+    ProducerBrokenError,
+    Status,
+)
 from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._net.outbox import Outbox
 from pykaproducer._net.poller import Poller
@@ -19,7 +26,8 @@ from pykaproducer._pipeline.bridge import Down, RequestsLost
 from pykaproducer._pipeline.broker import BrokerWorker
 from pykaproducer._util import compression
 from pykaproducer.testing import ScriptedCluster
-from pykaproducer.testing.scripted import Drop, Exchange, Mangle, Refuse, garbage
+from pykaproducer.testing.scripted import Drop, Exchange, Hold, Mangle, Refuse, garbage
+from tests._support.no_memory import call_without_memory, needs_hook
 from tests._support.pairs import partly
 
 from .helper import (
@@ -373,3 +381,56 @@ def test_a_loss_without_memory_is_not_repeated_without_a_pause(
         assert offsets(deliveries, clock) == [1, 2]
         # At each time: two per wait, and those for which an item has woken it.
         assert max(Counter(attempts).values()) < 20
+
+
+@needs_hook
+@pytest.mark.parametrize("kind", ["dispatcher", "reports", "topic"])
+@pytest.mark.parametrize("first", partly(range(24), [0]))
+def test_the_crash_policy_settles_without_memory(kind: str, first: int) -> None:
+    """Each allocation of it is refused in turn: every message has its outcome, and is reported."""
+    for number in range(first, 96, 24):
+        with ScriptedCluster(topics={"t": 1}) as cluster:
+            told = Told()
+            with cluster.producer(**FAST) as producer:
+                warm_up(producer)
+                hold = Hold()
+                cluster.next("produce", hold)
+                deliveries = [producer.send("t", b"in flight"), producer.send("t", b"b")]
+                deliveries.append(producer.send("t", b"c", on_delivery=told))
+                hold.wait_until_held()
+                pipeline = producer._pipeline
+                assert pipeline is not None
+                worker = getattr(pipeline, kind, None) or pipeline.dispatcher._topics["t"]
+                call_without_memory(number, pipeline._crashed, worker, LookupError("a bug"))
+                hold.release()
+                for delivery in deliveries:
+                    error = delivery.exception(SOON)
+                    assert isinstance(error, ProducerBrokenError)
+                    assert isinstance(error.__cause__, LookupError)
+                producer.flush(SOON)
+            assert kind == "reports" or len(told.values) == 1
+
+
+def test_a_stage_pauses_before_a_step_without_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing has changed, so it goes on; and messages expire in the meantime."""
+    short = threading.Event()
+    monkeypatch.setattr(_kernel, "lacks_memory", short.is_set)
+    # With a partitioner in Python, send() leaves everything to the stages.
+    settings = {"delivery_timeout_ms": 5_000, "partitioner": to_the_first}
+    with frozen(**settings) as (cluster, clock, producer):
+        warm_up(producer)
+        hold = Hold()
+        cluster.next("produce", hold)
+        delivery = producer.send("t", b"in flight")
+        hold.wait_until_held()
+        short.set()
+        clock.jump(5.5)
+        let_pass(clock, [delivery])
+        assert isinstance(error_of(delivery), DeliveryTimeoutError)
+        hold.release()
+        after = producer.send("t", b"after", delivery_timeout_ms=600_000)
+        backs_off(clock)
+        assert not after.done()
+        short.clear()
+        let_pass(clock, [after])
+        assert after.succeeded()
