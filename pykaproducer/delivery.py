@@ -251,19 +251,49 @@ def log_callback_error(function: object, error: BaseException) -> None:
     log.error("exception in delivery callback %r", function, exc_info=error)
 
 
+#: For how long it is tried again to wake tasks after a MemoryError of their event loop (seconds).
+_WAKE_TIME = 10.0
+#: The types of event loops and exceptions that have been logged.
+_logged: set[tuple[type, type]] = set()
+
+
 class _LoopWaiter(_kernel.TaskWaiter):
     """A waiter that wakes a task, in place of a lock in the kernel's table."""
+
+    #: What the system refuses is tried again by ``threads``; this is logged as its name.
+    name = "that wakes an event loop"
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop)
         self.settled = loop.create_future()
+        self._others: list[_LoopWaiter] = []
+        self._until: float | None = None
 
     def release_with(self, others: list[_LoopWaiter]) -> None:
-        """Wake the tasks of this waiter and of *others* in the same loop."""
+        """Wake the tasks of this waiter and of *others* in the same loop.
+
+        The loop may be of any library, and may have ended: what it raises concerns its tasks only.
+        """
+        self._others = others
+        threads.start(self)
+
+    def start_thread(self) -> None:
+        """Wake the tasks. Raises MemoryError, and is then called again by ``threads``."""
         try:
-            self.loop.call_soon_threadsafe(_wake, [self, *others])
+            self.loop.call_soon_threadsafe(_wake, [self, *self._others])
         except RuntimeError:
             pass  # the loop was closed in the meantime, so there is no waiter left
+        except MemoryError:
+            now = _kernel.monotonic()
+            if self._until is None:
+                self._until = now + _WAKE_TIME
+            if now < self._until:
+                raise
+        except Exception as error:
+            kind = type(self.loop), type(error)
+            if kind not in _logged:
+                _logged.add(kind)
+                log.error("cannot wake the tasks of %s", kind[0].__name__, exc_info=error)
 
 
 def _wake(waiters: list[_LoopWaiter]) -> None:

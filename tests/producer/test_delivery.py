@@ -361,6 +361,39 @@ def test_await_raises_the_error(desk: Desk) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize(
+    "raised", [RuntimeError, OSError, ReferenceError, MemoryError, asyncio.CancelledError]
+)
+@pytest.mark.parametrize("others", [0, 2])
+def test_an_event_loop_that_raises_harms_its_own_tasks_only(
+    desk: Desk, raised: type[BaseException], others: int
+) -> None:
+    class Loop(asyncio.SelectorEventLoop):
+        refusals = 0
+
+        def call_soon_threadsafe(self, *arguments: Any, **options: Any) -> Any:
+            if self.refusals:
+                self.refusals -= 1
+                raise raised("the loop has ended")
+            return super().call_soon_threadsafe(*arguments, **options)
+
+    loop = Loop()
+    with desk.under_way() as delivery:
+        tasks = [loop.create_task(_awaited(delivery)) for _ in range(1 + others)]
+        loop.run_until_complete(asyncio.sleep(0))
+        loop.refusals = 3
+    assert delivery.result(SOON)
+    assert desk.delivered().succeeded()
+    if raised is MemoryError:  # tried again: the tasks must not wait forever
+        while loop.refusals:
+            desk.clock.jump(0.1)
+        assert loop.run_until_complete(asyncio.gather(*tasks)) == [delivery.result()] * len(tasks)
+    for task in tasks:
+        task.cancel()
+    loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+    loop.close()
+
+
 def test_an_await_that_is_cancelled_leaves_the_message_on_its_way(desk: Desk) -> None:
     with desk.under_way() as delivery:
 
