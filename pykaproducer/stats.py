@@ -14,8 +14,9 @@ import pathlib
 import socket
 import stat
 import tempfile
-import time
 from typing import Any, NamedTuple
+
+from pykaproducer._kernel import monotonic
 
 #: The maximum size of an answer; a producer never sends more.
 _LARGEST = 64 << 20
@@ -35,7 +36,7 @@ def read_stats(path: str | os.PathLike[str], timeout: float = 5.0) -> dict[str, 
         OSError: there is no answer, or not within *timeout* seconds.
         ValueError: the answer is not from a producer, or from one of another version.
     """
-    answer = _read_all(os.fspath(path), time.monotonic() + timeout)
+    answer = _read_all(os.fspath(path), monotonic() + timeout)
     try:
         found = json.loads(answer)
     except ValueError:
@@ -49,11 +50,11 @@ def _read_all(path: str, deadline: float) -> bytes:
     pieces: list[bytes] = []
     size = 0
     with socket.socket(socket.AF_UNIX) as client:
-        client.settimeout(max(0.001, deadline - time.monotonic()))
+        client.settimeout(max(0.001, deadline - monotonic()))
         client.connect(path)
         while True:
             # One deadline for the whole answer, so that a slow sender cannot extend it.
-            client.settimeout(max(0.001, deadline - time.monotonic()))
+            client.settimeout(max(0.001, deadline - monotonic()))
             piece = client.recv(_PIECE)
             if not piece:
                 return b"".join(pieces)

@@ -17,7 +17,6 @@ driver or by the replay.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Mapping, Sequence
 
 from pykaproducer._exactly_once import points
@@ -40,6 +39,7 @@ from pykaproducer._exactly_once.recovery import next_decision
 from pykaproducer._exactly_once.setup import OnPartialCommit, Setup, WriteKind, check_decision
 from pykaproducer._exactly_once.state import SinkState, partitions_of_state_topic
 from pykaproducer._exactly_once.task import TaskResult
+from pykaproducer._kernel import monotonic
 from pykaproducer.errors import PykaproducerError
 from pykaproducer.transaction_control import (
     EndState,
@@ -242,7 +242,7 @@ class BatchCommit:
             StateMismatchError: *last* is not the last decision.
             TransactionsExpiredError: as of :meth:`_check_open`.
         """
-        began = time.monotonic()
+        began = monotonic()
         self._state.decide(session, decision)
         points.reached("written")
         try:
@@ -281,7 +281,7 @@ class BatchCommit:
             [session.transactional_id, *(self._id(each) for each in new)],
             timeout=self._setup.call_timeout,
         )
-        own, elapsed = found[session.transactional_id], (time.monotonic() - began) * 1000
+        own, elapsed = found[session.transactional_id], (monotonic() - began) * 1000
         if not _is_open(own, session):
             new = []  # committing it will fail, and that error has the reason
         for token in new:

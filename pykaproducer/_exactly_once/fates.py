@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import time
 from collections.abc import Iterable, Mapping, Sequence
 
 from pykaproducer._errors.codes import ErrorCode
@@ -13,6 +12,7 @@ from pykaproducer._exactly_once.names import Names
 from pykaproducer._exactly_once.records import Decision, TaskToken
 from pykaproducer._exactly_once.setup import Setup
 from pykaproducer._exactly_once.state import SinkState
+from pykaproducer._kernel import monotonic
 from pykaproducer.transaction_control import Ended, EndState, TransactionControl
 from pykaproducer.transactions import PreparedTransaction
 
@@ -83,11 +83,11 @@ def _end(
 ) -> dict[TaskToken, Ended]:
     """Commit *tokens*; repeat it for those whose coordinators do not respond."""
     ends: dict[TaskToken, Ended] = {}
-    deadline, patience = time.monotonic() + setup.timeout_ms / 1000, _PATIENCE
+    deadline, patience = monotonic() + setup.timeout_ms / 1000, _PATIENCE
     while tokens:
         for start in range(0, len(tokens), setup.ended_at_once):
             some = tokens[start : start + setup.ended_at_once]
-            left = max(deadline - time.monotonic(), _LEAST)
+            left = max(deadline - monotonic(), _LEAST)
             ended = control.complete_all(
                 [prepared(each, setup.names) for each in some],
                 commit=True,
@@ -95,7 +95,7 @@ def _end(
             )
             ends.update(zip(some, ended, strict=True))
             points.reached("ended", len(ends))
-        if time.monotonic() >= deadline:
+        if monotonic() >= deadline:
             break
         tokens = [
             each

@@ -13,13 +13,13 @@ import io
 import re
 import socket
 import ssl
-import time
 import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pykaproducer._errors.formatting import one_line
+from pykaproducer._kernel import monotonic
 from pykaproducer._util.openssl import reason_of
 
 #: The largest answer that is accepted, with its head (bytes). Tokens have a few thousand.
@@ -57,7 +57,7 @@ class _Deadline(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        left = self._deadline - time.monotonic()
+        left = self._deadline - monotonic()
         if left <= 0:
             raise TimeoutError
         self._socket.settimeout(left)
@@ -146,7 +146,7 @@ class HttpRequest:
         with contextlib.closing(connection):
             sock = self._connect(host, connection.port, is_secure)
             connection.sock = sock
-            deadline = time.monotonic() + self._read_timeout
+            deadline = monotonic() + self._read_timeout
             try:
                 sock.settimeout(self._read_timeout)
                 connection.auto_open = False
@@ -168,7 +168,7 @@ class HttpRequest:
         late = RequestFailed(
             f"it did not accept the connection within {timeout:g} s{_named(self._names[0])}"
         )
-        deadline = time.monotonic() + timeout
+        deadline = monotonic() + timeout
         try:
             sock = self._open(host, port, deadline)
         except TimeoutError:
@@ -183,7 +183,7 @@ class HttpRequest:
             undo.callback(sock.close)
             if is_secure:
                 context = self._context()
-                sock.settimeout(max(0.001, deadline - time.monotonic()))
+                sock.settimeout(max(0.001, deadline - monotonic()))
                 try:
                     # Wrapping empties the plain socket. The handshake comes after the new one is
                     # set, so that cancel() and a fork's child find it.
@@ -207,7 +207,7 @@ class HttpRequest:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         failure: OSError = OSError("the host name has no address")
         for number, (family, kind, protocol, _, address) in enumerate(addresses):
-            share = (deadline - time.monotonic()) / (len(addresses) - number)
+            share = (deadline - monotonic()) / (len(addresses) - number)
             with contextlib.ExitStack() as undo:
                 sock = undo.enter_context(socket.socket(family, kind, protocol))
                 self.socket = sock

@@ -15,9 +15,12 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
+import pykaproducer._kernel as _kernel
 from pykaproducer._kernel import WakeEvent
 
 __all__ = ["Clock", "Waitable", "WakeEvent", "earlier", "held_lock", "wake_all"]
+
+_thread_time = time.thread_time  # whatever a test patches later
 
 #: Maximum single wait (seconds), within the limits of the platform's lock and select calls.
 #: Longer waits consist of several pieces.
@@ -67,8 +70,12 @@ class Clock:
     is_real = True
 
     def monotonic(self) -> float:
-        """Return seconds since an arbitrary fixed point. Deadlines use this clock."""
-        return time.monotonic()
+        """Return seconds since an arbitrary fixed point. Deadlines use this clock.
+
+        It is the kernel's, as a test may patch the module :mod:`time`, to freeze it for example: a
+        producer with two clocks would fail its messages at once, or wait forever.
+        """
+        return _kernel.monotonic()
 
     def time(self) -> float:
         """Return seconds since the epoch, for timestamps of messages."""
@@ -76,7 +83,7 @@ class Clock:
 
     def thread_time(self) -> float:
         """Return the CPU time of the calling thread in seconds."""
-        return time.thread_time()
+        return _thread_time()
 
     def after(self, timeout: float | None) -> float | None:
         """Return the deadline for a user's *timeout* in seconds, or None for None.
@@ -104,14 +111,14 @@ class Clock:
         """Wait for *event* and consume it. Return false when *deadline* has come."""
         if deadline is None:
             return event.wait()
-        left = max(0.0, deadline - time.monotonic())
+        left = max(0.0, deadline - _kernel.monotonic())
         return event.wait(min(left, _LONGEST_WAIT))
 
     def acquire(self, lock: Waitable, deadline: float | None) -> bool:
         """Acquire *lock*, which another thread releases. Return false at *deadline*."""
         if deadline is None:
             return lock.acquire()
-        left = max(0.0, deadline - time.monotonic())
+        left = max(0.0, deadline - _kernel.monotonic())
         return lock.acquire(timeout=min(left, _LONGEST_WAIT))
 
     def select(
@@ -127,7 +134,7 @@ class Clock:
         """
         if deadline is None:
             return selector.select()
-        left = max(0.0, deadline - time.monotonic())
+        left = max(0.0, deadline - _kernel.monotonic())
         return selector.select(min(left, _LONGEST_WAIT))
 
     def __reduce__(self) -> Any:

@@ -39,6 +39,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+from pykaproducer._kernel import monotonic
 from pykaproducer._util.clock import held_lock, wake_all
 
 #: Maximum time that a fork waits for lines, and lines for a fork (seconds).
@@ -130,7 +131,7 @@ class _BeingWritten:
         while True:
             line = held_lock()
             self._threads[line] = _thread.get_ident()
-            if self._fork_until <= time.monotonic():
+            if self._fork_until <= monotonic():
                 return line
             self._leave(line)
             self._wait_for_fork()
@@ -142,17 +143,17 @@ class _BeingWritten:
     def _wait_for_fork(self) -> None:
         lock = held_lock()
         self._paused[lock] = None
-        if (left := self._fork_until - time.monotonic()) > 0:
+        if (left := self._fork_until - monotonic()) > 0:
             lock.acquire(timeout=left)
         self._paused.pop(lock, None)
 
     def before_fork(self) -> None:
         """Wait until no other thread writes a line, for at most :data:`_PATIENCE`."""
-        deadline = self._fork_until = time.monotonic() + _PATIENCE
+        deadline = self._fork_until = monotonic() + _PATIENCE
         me = _thread.get_ident()
         while others := [line for line, it in self._threads.copy().items() if it != me]:
             for line in others:
-                if not line.acquire(timeout=max(0.0, deadline - time.monotonic())):
+                if not line.acquire(timeout=max(0.0, deadline - monotonic())):
                     return
                 line.release()
 

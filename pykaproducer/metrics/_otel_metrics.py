@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation, get_meter
 
+from pykaproducer._kernel import monotonic
 from pykaproducer._version import VERSION
 from pykaproducer.metrics._instruments import INSTRUMENTS, Instrument, Snapshot, points
 from pykaproducer.metrics._sources import Source, Sources
@@ -54,7 +54,7 @@ class Observed:
 
     def _snapshots(self) -> Sequence[tuple[str, Snapshot]]:
         """Return all snapshots, taken once for the many callbacks of one collection."""
-        now = time.monotonic()
+        now = monotonic()
         looked, seen = self._seen
         if now - looked >= _FRESH:
             seen = list(self._sources.snapshots())

@@ -10,7 +10,6 @@ Spans come from an interceptor, metrics from :func:`observe`::
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 try:
@@ -24,6 +23,7 @@ except ImportError as error:
         "pykaproducer.metrics.opentelemetry needs opentelemetry-api: "
         "pip install 'pykaproducer[opentelemetry]'"
     ) from error
+from pykaproducer._kernel import monotonic
 from pykaproducer._version import VERSION
 from pykaproducer.interceptors import Interceptor, ProducerRecord
 
@@ -107,7 +107,7 @@ class TracingInterceptor(Interceptor):
             trace.SpanKind.PRODUCER,
             attributes=self._attributes(record, topic),
         )
-        record.context[self] = (span, time.monotonic())
+        record.context[self] = (span, monotonic())
         carrier: dict[str, str] = {}
         propagator.inject(carrier, trace.set_span_in_context(span))
         if not carrier:
@@ -138,7 +138,7 @@ class TracingInterceptor(Interceptor):
             }
             if exception is not None:
                 labels["error.type"] = _kind(exception)
-            self._durations.record(time.monotonic() - began, labels)
+            self._durations.record(monotonic() - began, labels)
 
     def begin_control_call(
         self, call: str, transactional_id: str

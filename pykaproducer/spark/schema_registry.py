@@ -14,11 +14,11 @@ import ssl
 import urllib.parse
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from time import monotonic
 from typing import Any
 
 from pykaproducer._config.key_store import StoreSettings, is_pem, trusted_certificates
 from pykaproducer._config.tls_context import client_context, load_authorities
+from pykaproducer._kernel import monotonic
 from pykaproducer._load.grammar import MOST_SCHEMA_ID
 from pykaproducer._net.http_request import HttpAnswer, HttpRequest, RequestFailed, shown
 from pykaproducer.errors import ConfigurationError

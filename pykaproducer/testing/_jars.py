@@ -16,11 +16,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from pykaproducer._kernel import monotonic
 from pykaproducer.testing._errors import ClusterError, NotInstalledError
 from pykaproducer.testing._processes import GuardedProcesses, tick
 
@@ -156,10 +156,10 @@ def _write_listing(listing: Path, jars: Sequence[Path]) -> None:
 @contextmanager
 def _one_at_a_time(path: Path) -> Iterator[None]:
     """Prevent two processes from downloading the same files at once."""
-    deadline = time.monotonic() + _FETCH_TIMEOUT
+    deadline = monotonic() + _FETCH_TIMEOUT
     with path.open("w") as lock:
         while not _try_lock(lock.fileno()):
-            if time.monotonic() > deadline:
+            if monotonic() > deadline:
                 raise ClusterError(
                     f"another process has been downloading Kafka for {_FETCH_TIMEOUT:.0f} s; it "
                     f"holds the lock {path}"

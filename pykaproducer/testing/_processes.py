@@ -12,12 +12,12 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, cast
 
+from pykaproducer._kernel import monotonic
 from pykaproducer.testing._errors import ClusterError
 
 #: Timeout for the guard's answers (seconds), which normally take milliseconds.
@@ -126,21 +126,21 @@ class GuardedProcesses:
         1. SIGSTOP is sent. 2. The call returns. 3. Threads on other processors finish their current
         work, such as answering a request. So wait until the last thread has stopped.
         """
-        deadline = time.monotonic() + timeout
+        deadline = monotonic() + timeout
         if not self.signal(pid, signal.SIGSTOP):
             return False
         while not self._ask("stopped", pid=pid):
             if self.poll(pid) is not None:
                 return False
-            if time.monotonic() > deadline:
+            if monotonic() > deadline:
                 raise ClusterError(f"process {pid} has not stopped within {timeout:g} s")
             tick()
         return True
 
     def wait(self, pid: int, timeout: float) -> int | None:
         """Wait for the end of a process. Return its exit status, or None on timeout."""
-        deadline = time.monotonic() + timeout
-        while (status := self.poll(pid)) is None and time.monotonic() < deadline:
+        deadline = monotonic() + timeout
+        while (status := self.poll(pid)) is None and monotonic() < deadline:
             tick()
         return status
 

@@ -18,12 +18,12 @@ import logging
 import os
 import random
 import signal
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
+from pykaproducer._kernel import monotonic
 from pykaproducer.testing import _acls, _admin, _features, _jars, _server, _storage
 from pykaproducer.testing._archive import ClassArchive
 from pykaproducer.testing._broker import SIGNAL_TIMEOUT, Broker, PortTakenError
@@ -283,9 +283,9 @@ class KafkaCluster:
         """
         broker = self._broker(i)
         broker._check_that_a_disk_can_fail()
-        deadline = time.monotonic() + _admin.TOPIC_TIMEOUT
+        deadline = monotonic() + _admin.TOPIC_TIMEOUT
         while broker.running and (unknown := self._on_unknown_disks(broker)):
-            if time.monotonic() > deadline:
+            if monotonic() > deadline:
                 raise ClusterError(
                     f"{broker} has not reported the disks of {unknown} partitions to the "
                     f"controller within {_admin.TOPIC_TIMEOUT:g} s"
@@ -351,7 +351,7 @@ class KafkaCluster:
 
         Waits while there is none, or while the reported leader is not alive.
         """
-        deadline = time.monotonic() + self._startup_timeout
+        deadline = monotonic() + self._startup_timeout
         while True:
             metadata = self._ask_any(lambda port: _admin.fetch_metadata(port, topic))
             leader = metadata.leaders.get(partition)
@@ -438,7 +438,7 @@ class KafkaCluster:
 
     def _wait_ready(self, started: list[Broker]) -> None:
         """Wait until every running broker answers, and lists those just *started*."""
-        deadline = time.monotonic() + self._startup_timeout
+        deadline = monotonic() + self._startup_timeout
         expected = frozenset(broker.id for broker in started)
         for broker in self._brokers:
             # 1. A started broker is alive. 2. It ends. 3. It would be skipped like brokers that are
@@ -471,7 +471,7 @@ class KafkaCluster:
 
     def _wait_for(self, reached: Callable[[Broker], bool], otherwise: str) -> None:
         """Wait until every running broker has *reached* a state; *otherwise*: the error."""
-        deadline = time.monotonic() + _admin.TOPIC_TIMEOUT
+        deadline = monotonic() + _admin.TOPIC_TIMEOUT
         for broker in self.brokers:
             while broker.running and not reached(broker):
                 if not _time_left(deadline):
@@ -491,4 +491,4 @@ class KafkaCluster:
 def _time_left(deadline: float) -> bool:
     """Wait briefly. Return whether *deadline* is still ahead."""
     tick()
-    return time.monotonic() < deadline
+    return monotonic() < deadline

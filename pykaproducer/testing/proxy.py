@@ -14,13 +14,13 @@ import logging
 import selectors
 import socket
 import threading
-import time
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any, TypeVar
 
+from pykaproducer._kernel import monotonic
 from pykaproducer.testing._relay import (
     PRODUCE,
     ConnectionIsOver,
@@ -314,7 +314,7 @@ class FaultProxy:
     def _step(self) -> None:
         """Wait for the next event and process it."""
         wake: float | None = None
-        now = time.monotonic()
+        now = monotonic()
         for relay in self._relays:
             events, due = relay.interest(now)
             for each, mask in events.items():
@@ -326,7 +326,7 @@ class FaultProxy:
             self._watch(self._listener, selectors.EVENT_READ if listening else 0)
         timeout = None if wake is None else max(0.0, wake - now)
         ready = {key.fileobj: mask for key, mask in self._selector.select(timeout)}
-        now = time.monotonic()
+        now = monotonic()
         for relay in list(self._relays):
             try:
                 relay.work(ready, now)  # type: ignore[arg-type]  # only sockets are registered

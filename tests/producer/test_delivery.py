@@ -8,6 +8,7 @@ import copy
 import logging
 import pickle
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -392,6 +393,29 @@ def test_an_event_loop_that_raises_harms_its_own_tasks_only(
         task.cancel()
     loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
     loop.close()
+
+
+@pytest.mark.parametrize("frozen_at", [10.0, 1_577_836_800.0], ids=["early", "late"])
+@pytest.mark.parametrize("started", [True, False])
+def test_a_frozen_module_time_stops_no_clock(
+    monkeypatch: pytest.MonkeyPatch, frozen_at: float, started: bool
+) -> None:
+    """As freezegun and others do it in a user's tests."""
+    with ScriptedCluster(topics={"t": 1}) as cluster, cluster.producer() as producer:
+        if started:
+            producer.send("t", b"before").result(SOON)
+        for name in ("monotonic", "time", "perf_counter", "thread_time"):
+            monkeypatch.setattr(time, name, lambda: frozen_at)
+        delivery = producer.send("t", b"frozen")
+        assert delivery.result(SOON).timestamp == cluster.log("t")[-1].timestamp
+        hold = Hold()
+        cluster.next("produce", hold)
+        waits = producer.send("t", b"waits")
+        with pytest.raises(KafkaTimeoutError):
+            waits.result(0.01)
+        hold.release()
+        assert waits.result(SOON)
+        monkeypatch.undo()
 
 
 def test_an_await_that_is_cancelled_leaves_the_message_on_its_way(desk: Desk) -> None:
