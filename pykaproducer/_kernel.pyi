@@ -1714,6 +1714,8 @@ class PolledAdmission:
         """Return the receiver of the outcomes of messages without a callback."""
     def _connect(self, core: Any, counted_only: ReportTo) -> None:
         """Use *core* from now on, and *counted_only* for its messages without a callback."""
+    def _forget_callback(self) -> None:
+        """Release the callback that the last message had."""
     def produce(
         self,
         topic: str,

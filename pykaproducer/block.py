@@ -173,14 +173,16 @@ class BlockDelivery:
         Runs on the Reports thread. If that thread would never call it, because no message was
         accepted or the last piece was rejected, it runs on the calling thread.
         """
-        assert self._on_delivery is not None
         while (pending := self._block.pending()) is not None:
             if pending.when_settled(self._on_settled):
                 return
+        # A block that is kept does not keep the callback, and what that refers to.
+        callback, self._on_delivery = self._on_delivery, None
+        assert callback is not None, "it is called once"
         try:
-            self._on_delivery(self.exception(0), self)
+            callback(self.exception(0), self)
         except Exception as error:  # from the user's callback: it must affect nothing else (P9)
-            delivery.log_callback_error(self._on_delivery, error)
+            delivery.log_callback_error(callback, error)
 
     def __repr__(self) -> str:
         state = "pending" if not self.done() else f"{self._block.failures()} failed"
@@ -280,7 +282,7 @@ class BlockProducer(_kernel.BlockAdmission):
         if self._interceptors is None:
             return self._send_rows(made, topic, columns, delivery_timeout_ms)
         rows = self._interceptors.sent_rows(topic, columns)
-        with self._interceptors.refusing(rows):
+        with self._interceptors.refusing(made._block, rows):
             columns = _interceptors.columns(rows)
             self._send_rows(made, topic, columns, delivery_timeout_ms)
         self._interceptors.watch_rows(made._block, rows)

@@ -174,12 +174,18 @@ class Interceptors:
         return rows
 
     @contextlib.contextmanager
-    def refusing(self, rows: list[ProducerRecord]) -> Iterator[None]:
-        """Report an exception raised in the block as the outcome of all *rows*."""
+    def refusing(self, block: SentBlock, rows: list[ProducerRecord]) -> Iterator[None]:
+        """Report an exception raised in the block as the outcome of all *rows*.
+
+        After a KeyboardInterrupt, *block* may have been accepted: those rows get their own outcome.
+        """
         try:
             yield
         except BaseException as error:
-            for row in rows:
+            accepted = block.accepted
+            if accepted:
+                block.watch_each([self.watcher(row) for row in rows])
+            for row in rows[accepted:]:
                 self.refused(row, error)
             raise
 

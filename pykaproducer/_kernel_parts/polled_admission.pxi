@@ -119,6 +119,14 @@ cdef class PolledAdmission:
         except self._refusals as error:
             self._refused(error, core, callback, topic, value, key, partition, timestamp, headers)
 
+    def _forget_callback(self):
+        """Release the callback that the last message had."""
+        cdef ReportTo old
+        enter_guard(&self.guard)
+        old = self.last                 # freed when this returns, without the guard
+        self.last = None
+        leave_guard(&self.guard)
+
     cdef ReportTo report_to(self, ReportTo counted_only, callback, timestamp):
         """Return the receiver for *callback*.
 

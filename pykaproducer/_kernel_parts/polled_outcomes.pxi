@@ -203,6 +203,18 @@ cdef class EventQueue:
         finally:
             leave_guard(&self.guard)
 
+    cdef put_back(self, callback, DeliveryReport report):
+        """Make *report* the first event again."""
+        cdef ReportRun run = ReportRun.__new__(ReportRun)
+        run.callback = callback
+        run.reports = [report]
+        enter_guard(&self.guard)
+        try:
+            self.events.appendleft(run)
+            increase(&self.n_events, 1)
+        finally:
+            leave_guard(&self.guard)
+
     def clear(self):
         """Remove all events, in the child of a fork: they are the parent's."""
         init_guard(&self.guard)
@@ -248,7 +260,11 @@ cdef class EventQueue:
                 function(*arguments)
             else:
                 if report.failure is not None:
-                    report.failure = translate(report.failure)
+                    try:
+                        report.failure = translate(report.failure)
+                    except BaseException:   # a KeyboardInterrupt, before the callback is called
+                        self.put_back(run.callback, report)
+                        raise
                 run.callback(report.failure, report)
         return served
 

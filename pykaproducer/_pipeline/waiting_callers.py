@@ -48,8 +48,8 @@ class WaitingCallers:
         :meth:`give_up` (1) sets that, (2) ends the wait of all callers.
         """
         caller = control.caller
-        self._callers[caller] = control.call
         try:
+            self._callers[caller] = control.call
             self._put(control)
             if self._gave_up:
                 self.give_up()

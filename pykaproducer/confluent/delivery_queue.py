@@ -13,7 +13,7 @@ from typing import Any
 
 from pykaproducer._kernel import EventQueue, PolledOutcomes
 from pykaproducer._util import threads
-from pykaproducer._util.clock import Clock, wake_all
+from pykaproducer._util.clock import Clock, discard, wake_all
 from pykaproducer.confluent.errors import KafkaError, kafka_error
 from pykaproducer.confluent.message import Message
 
@@ -58,12 +58,12 @@ class Events:
         """
         lock = _thread.allocate_lock()
         lock.acquire()
-        self.waiters.append(lock)
-        try:
+        try:  # not before: an interrupt in between would leave the lock there
+            self.waiters.append(lock)
             if not there_is_one():
-                threads.acquire(self._clock, lock, deadline)
+                threads.acquire_or_fork(self._clock, lock, deadline)
         finally:
-            self.waiters.remove(lock)
+            discard(self.waiters, lock)
 
     def serve(self) -> int:
         """Call the callbacks of all current events, and return their number.

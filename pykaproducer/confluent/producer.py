@@ -266,6 +266,7 @@ class Producer(RejectionHandling, ClusterMethods, TransactionMethods, PolledAdmi
             self._watch.check()
             self._serve()
             if done and (core.accepted == accepted or not len(self)):
+                self._forget_callback()
                 return len(self)
             if deadline is not None and self._clock.monotonic() >= deadline:
                 return len(self)

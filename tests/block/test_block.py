@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import pickle
 import queue
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -567,6 +569,22 @@ def test_callbacks_come_once_in_the_reports_thread_and_before_the_end_of_a_flush
         ]
         producer.flush(SOON)
         assert told == [(block, "blocks-reports") for block in blocks]
+
+
+@pytest.mark.parametrize("values", [[b"v"], []])
+def test_a_block_that_is_kept_does_not_keep_its_callback(
+    shared: Producer, topic: str, values: list[bytes]
+) -> None:
+    def report(*said: object) -> None:
+        pass
+
+    seen = weakref.ref(report)
+    block = shared.send_many(topic, values, on_delivery=report)
+    shared.flush(SOON)
+    del report
+    gc.collect()
+    assert seen() is None
+    assert block.done()
 
 
 def test_a_callback_that_raises_harms_nobody(

@@ -230,8 +230,9 @@ def test_what_is_none(wrong: Any) -> None:
         cluster.producer(interceptors=wrong)
 
 
+@pytest.mark.parametrize("block", [False, True], ids=["send", "send_many"])
 def test_an_interrupt_behind_the_append_does_not_hide_the_outcome(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, block: bool
 ) -> None:
     """An interrupted send() must not hide the outcome from the interceptor.
 
@@ -254,7 +255,7 @@ def test_an_interrupt_behind_the_append_does_not_hide_the_outcome(
 
         monkeypatch.setattr(dispatcher, "put", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            producer.send("t", b"second")
+            producer.send_many("t", [b"second"]) if block else producer.send("t", b"second")
         monkeypatch.undo()
         producer.flush(SOON)
         assert [record.value for record in cluster.log("t")] == [b"first", b"second"]
