@@ -81,7 +81,7 @@ class BufferSpaceWaiters:
         # divided, and wake_all() may be called more than once.
         while not turn.granted and is_open():
             until = min(deadline, self._clock.monotonic() + _LOOKS_AGAIN)
-            if not threads.acquire(self._clock, turn.lock, until):
+            if not threads.acquire_or_fork(self._clock, turn.lock, until):
                 self._budget.serve()
                 if turn.granted or self._clock.monotonic() < deadline:
                     continue

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
 from pykaproducer._util import threads
-from pykaproducer._util.clock import Clock, held_lock, wake_all
+from pykaproducer._util.clock import Clock, discard, held_lock, wake_all
 
 
 class ViewWaiters:
@@ -14,6 +15,7 @@ class ViewWaiters:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
+        self._process = os.getpid()
         self._locks: list[Any] = []
 
     def __len__(self) -> int:
@@ -32,21 +34,24 @@ class ViewWaiters:
     ) -> int:
         """Call *ask* until *count* is not 0; return the count, or 0 at *deadline*.
 
+        In the child of a fork it returns 0: the stage is the parent's.
         *check_open* raises if it is pointless to wait any longer. No view is missed: this thread
         (1) adds its lock, (2) reads the view; the stage (1) replaces the view, (2) releases every
         lock.
         """
         while True:
+            if self._process != os.getpid():
+                return 0
             lock = held_lock()
-            self._locks.append(lock)
-            try:
+            try:  # not before: an interrupt in between would leave the lock there
+                self._locks.append(lock)
                 check_open()
                 if found := count():
                     return found
                 ask()
-                if not threads.acquire(self._clock, lock, deadline) and (
+                if not threads.acquire_or_fork(self._clock, lock, deadline) and (
                     self._clock.monotonic() >= deadline
                 ):
                     return 0
             finally:
-                self._locks.remove(lock)
+                discard(self._locks, lock)

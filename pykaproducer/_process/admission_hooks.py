@@ -184,7 +184,13 @@ class AdmissionHooks(BlockProducer, ObservedProducer):
         space.on_full = on_full
 
     def _wait_for_space(self, turn: Turn) -> None:
-        self._space.wait(turn, lambda: self._ready and self._transaction == turn.transaction)
+        space = self._space
+
+        def is_open() -> bool:
+            # A new object: a signal handler has forked, in the child.
+            return self._ready and self._transaction == turn.transaction and self._space is space
+
+        space.wait(turn, is_open)
 
     def _buffer_is_full(self, amount: int, account: Account | None) -> NoReturn:
         self._space.lacks(amount)

@@ -136,8 +136,8 @@ def acquire_or_fork(clock: Clock, lock: _thread.LockType, deadline: float | None
     If a signal handler forks during the wait, return True in the child, where no thread would ever
     release the lock. The caller must check whether it is in the child.
     """
-    _until_fork.add(lock)
-    try:
+    try:  # not before: an interrupt in between would leave the lock there
+        _until_fork.add(lock)
         return acquire(clock, lock, deadline)
     finally:
         _until_fork.discard(lock)

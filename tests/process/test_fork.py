@@ -440,7 +440,9 @@ def test_a_handler_may_fork() -> None:
     assert program(script) == "child None\n"
 
 
-@pytest.mark.parametrize("wait", ["flush", "close", "result", "exception", "block"])
+@pytest.mark.parametrize(
+    "wait", ["flush", "close", "result", "exception", "block", "send", "partitions_for"]
+)
 def test_a_signal_handler_that_forks_during_a_wait(wait: str) -> None:
     """The wait goes on in the parent. In the child nothing would ever end it."""
     script = """
@@ -449,12 +451,29 @@ def test_a_signal_handler_that_forks_during_a_wait(wait: str) -> None:
         from pykaproducer.testing import ScriptedCluster
 
         wait = sys.argv[1]
-        with ScriptedCluster(topics={"t": 1}) as cluster:
-            producer = cluster.producer()
+        with ScriptedCluster(topics={"t": 1, "u": 1}) as cluster:
+            producer = cluster.producer(buffer_memory=5_000)
             producer.send("t", b"first").result(30)
+            if wait == "partitions_for":
+                cluster.next("metadata", answer)
+                partitions = producer.partitions_for("u")
+                if children == [0]:
+                    os._exit(7 if partitions == {0} else 8)
+                producer.send("t", b"value").result(30)
+                producer.close()
+                print(len(cluster.log("t")))
+                sys.exit()
             cluster.next("produce", answer)
             if wait == "block":
                 sent = producer.send_many("t", [b"value"])
+            elif wait == "send":
+                producer.send("t", bytes(4_000))
+                producer.send("t", bytes(4_000))  # waits for the space of the one before
+                if children == [0]:
+                    os._exit(7 if producer.accepted == 1 else 8)
+                producer.close()
+                print(len(cluster.log("t")) - 1)
+                sys.exit()
             else:
                 sent = producer.send("t", b"value")
             try:
