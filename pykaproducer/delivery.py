@@ -18,7 +18,7 @@ from pykaproducer._errors.kafka_python import TopicPartition
 from pykaproducer._errors.tracebacks import copied, without_frames
 from pykaproducer._kernel import Delivery
 from pykaproducer._util import threads
-from pykaproducer._util.clock import Clock
+from pykaproducer._util.clock import Clock, in_seconds
 from pykaproducer._util.guarded_log import GuardedLogger
 from pykaproducer.errors import (
     CallbackThreadError,
@@ -137,6 +137,7 @@ def exception(
     delivery: Delivery, timeout: float | None = None, waited: float = 0.0
 ) -> BaseException | None:
     """Return the error of a message, or None if it was delivered."""
+    timeout = in_seconds(timeout)
     if not wait(delivery, timeout, waited):
         topic, partition = delivery.topic, delivery.partition
         context: ProducerRef = delivery.chunk.owner

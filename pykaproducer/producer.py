@@ -29,13 +29,14 @@ from pykaproducer._pipeline.worker import spawn
 from pykaproducer._process import closing, lifecycle, producer_pickle, user_code
 from pykaproducer._process.admission_hooks import AdmissionHooks
 from pykaproducer._util.checksum import crc32c_function
-from pykaproducer._util.clock import Clock
+from pykaproducer._util.clock import Clock, in_seconds
 from pykaproducer._util.guarded_log import GuardedLogger
 from pykaproducer.config import Config
 from pykaproducer.delivery import ProducerRef
 from pykaproducer.errors import (
     CallbackThreadError,
     DeliveryError,
+    MetadataTimeoutError,
     ProducerClosedError,
 )
 from pykaproducer.transactions import TransactionalMethods
@@ -198,6 +199,7 @@ class Producer(AdmissionHooks, TransactionalMethods):
         if pipeline is None or not self.accepted:
             return
         self._check_may_wait("flush()")
+        timeout = in_seconds(timeout)
         deadline = self._clock.after(timeout)
         self._send_open(None if deadline is None else deadline - self._clock.monotonic())
         # A chunk is counted by its slot, or is in IncompleteChunks, until its failures are in
@@ -240,7 +242,7 @@ class Producer(AdmissionHooks, TransactionalMethods):
                 (For messages that callbacks send in the meantime, that is ``delivery_timeout_ms``
                 after the call.) 0 fails all messages without an outcome immediately.
         """
-        self._clock.after(timeout)  # raises before anything happens if it is not a number
+        timeout = in_seconds(timeout)  # raises before anything happens if it is not a number
         in_own_thread = self._ref.in_own_thread()
         if in_own_thread and self._closed:
             return  # another thread is closing it, and may wait for this very thread
@@ -278,7 +280,15 @@ class Producer(AdmissionHooks, TransactionalMethods):
             self._stop_observing()
             return
         # Several threads may wait here at once, each with its own timeout.
-        reason = closing.finish(self, pipeline, timeout)
+        try:
+            reason = closing.finish(self, pipeline, timeout)
+        except Exception:  # a bug: nothing may go on running because of it
+            self._shut()
+            self._stop(pipeline, "close() failed with an error")
+            raise
+        self._stop(pipeline, reason)
+
+    def _stop(self, pipeline: Pipeline, reason: str | None) -> None:
         # On a separate thread, so that a KeyboardInterrupt in this one can neither divide an
         # outcome nor stop the shutdown.
         try:
@@ -342,7 +352,13 @@ class Producer(AdmissionHooks, TransactionalMethods):
         if pipeline is None:
             raise ProducerClosedError("the producer is closed")
         deadline = self._clock.monotonic() + self.config.max_block_ms / 1000
-        return pipeline.metadata.partitions_for(topic, deadline, self._ensure_started)
+        process = os.getpid()
+        try:
+            return pipeline.metadata.partitions_for(topic, deadline, self._ensure_started)
+        except MetadataTimeoutError:
+            if os.getpid() == process:
+                raise
+        return self.partitions_for(topic)  # a signal handler has forked, in the child
 
     def connect(self) -> None:
         """Start connecting without waiting, so that the first message need not wait for metadata.

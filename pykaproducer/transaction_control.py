@@ -43,7 +43,7 @@ from pykaproducer._machines.coordination import TV1, CommitOutcome
 from pykaproducer._machines.sequencing import ProducerId
 from pykaproducer._net.networks import network_for
 from pykaproducer._net.transport import Network
-from pykaproducer._util.clock import Clock
+from pykaproducer._util.clock import Clock, in_seconds
 from pykaproducer._util.group_offsets import group_metadata, group_offsets
 from pykaproducer._wire.messages import ApiKey
 from pykaproducer._wire.transaction_queries import CommittedOffset as CommittedOffset
@@ -428,7 +428,8 @@ class TransactionControl:
 
     def _check(self, call: str, request: ControlRequest, timeout: float | None) -> None:
         """Raise unless *request* has succeeded."""
-        seconds = self.config.max_block_ms / 1000 if timeout is None else timeout
+        given = in_seconds(timeout)
+        seconds = self.config.max_block_ms / 1000 if given is None else given
         error = error_of(call, request, seconds)
         if error is not None:
             raise error

@@ -13,12 +13,21 @@ import _thread
 import selectors
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import Any, Protocol, SupportsFloat
 
 import pykaproducer._kernel as _kernel
 from pykaproducer._kernel import WakeEvent
 
-__all__ = ["Clock", "Waitable", "WakeEvent", "earlier", "held_lock", "wake_all"]
+__all__ = [
+    "Clock",
+    "Waitable",
+    "WakeEvent",
+    "discard",
+    "earlier",
+    "held_lock",
+    "in_seconds",
+    "wake_all",
+]
 
 _thread_time = time.thread_time  # whatever a test patches later
 
@@ -57,6 +66,33 @@ def wake_all(locks: Iterable[Any]) -> None:
             pass  # another thread has released it
 
 
+def in_seconds(timeout: object) -> float | None:
+    """Return a user's *timeout*, a number of any type, as a float, or None for None.
+
+    Raises:
+        TypeError, ValueError: *timeout* is not a number.
+    """
+    if timeout is None:
+        return None
+    if isinstance(timeout, str) or not isinstance(timeout, float | int | SupportsFloat):
+        raise TypeError(f"timeout must be a number of seconds, or None, not {timeout!a:.60}")
+    try:
+        seconds = float(timeout)
+    except OverflowError:
+        raise ValueError(
+            "timeout must be a number of seconds, or None; this one is too large"
+        ) from None
+    if seconds != seconds:
+        raise ValueError("timeout must be a number of seconds, or None, not NaN")
+    return seconds
+
+
+def discard(locks: list[Any], lock: _thread.LockType) -> None:
+    """Remove *lock* from *locks*, unless an interrupt has prevented that it was added."""
+    if lock in locks:
+        locks.remove(lock)
+
+
 class Waitable(Protocol):
     """A lock that :meth:`Clock.acquire` can wait for."""
 
@@ -93,19 +129,8 @@ class Clock:
         Raises:
             TypeError, ValueError: *timeout* is not a number.
         """
-        if timeout is None:
-            return None
-        if isinstance(timeout, str) or not hasattr(timeout, "__float__"):
-            raise TypeError(f"timeout must be a number of seconds, or None, not {timeout!a:.60}")
-        try:
-            seconds = float(timeout)
-        except OverflowError:
-            raise ValueError(
-                "timeout must be a number of seconds, or None; this one is too large"
-            ) from None
-        if seconds != seconds:
-            raise ValueError("timeout must be a number of seconds, or None, not NaN")
-        return self.monotonic() + max(0.0, seconds)
+        seconds = in_seconds(timeout)
+        return None if seconds is None else self.monotonic() + max(0.0, seconds)
 
     def wait(self, event: WakeEvent, deadline: float | None) -> bool:
         """Wait for *event* and consume it. Return false when *deadline* has come."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 import threading
 from collections.abc import Callable, Generator, Mapping
 from typing import Any, NamedTuple, Self
@@ -19,6 +20,7 @@ from pykaproducer._kernel import Delivery, Intercepted
 from pykaproducer._machines.cluster import ClusterView
 from pykaproducer._pipeline.unreported import Taken
 from pykaproducer._process import closing
+from pykaproducer._util.clock import in_seconds
 from pykaproducer.config import SETTINGS, Config, canonical_name
 from pykaproducer.delivery import RecordMetadata, metadata
 from pykaproducer.errors import ConfigurationError, ProducerClosedError
@@ -328,6 +330,7 @@ class KafkaProducer(Producer):
         Raises:
             ValueError: *timeout* is negative, or longer than the platform can wait.
         """
+        timeout = in_seconds(timeout)
         if timeout is not None and not 0 <= timeout <= threading.TIMEOUT_MAX:
             raise ValueError(f"Invalid timeout: {timeout}")
         was_closing = self._closed
@@ -380,7 +383,11 @@ class KafkaProducer(Producer):
             return False
         self._bootstrapped = True
         deadline = self._clock.monotonic() + self._bootstrap_timeout / 1000
-        return pipeline.metadata.wait_for_brokers(deadline, self._ensure_started)
+        process = os.getpid()
+        if pipeline.metadata.wait_for_brokers(deadline, self._ensure_started):
+            return True
+        # A signal handler may have forked: in the child, this is the first call.
+        return os.getpid() != process and self.bootstrap_connected()
 
     @classmethod
     def max_usable_produce_magic(cls, api_version: object = None) -> int:

@@ -24,6 +24,7 @@ from pykaproducer._pipeline.custom_partitioner import (
     no_such_partition,
 )
 from pykaproducer._process import closing
+from pykaproducer._util.clock import in_seconds
 from pykaproducer.block import RefusedRows
 from pykaproducer.errors import (
     AbortedError,
@@ -234,7 +235,7 @@ class MockProducer(MockTransactions, Producer):
             DeliveryFailures, CallbackThreadError: as :meth:`Producer.flush`.
         """
         self._check_may_wait("flush()")
-        self._clock.after(timeout)  # raises if it is not a number
+        timeout = in_seconds(timeout)  # raises if it is not a number
         self._raise_if_wanted("flush")
         self._announce_missed_slots()
         self.complete_all()
@@ -250,7 +251,7 @@ class MockProducer(MockTransactions, Producer):
 
         From a callback, the callbacks of these messages run after it.
         """
-        self._clock.after(timeout)  # raises if it is not a number
+        timeout = in_seconds(timeout)  # raises if it is not a number
         if self._closed:
             return
         self._raise_if_wanted("close")

@@ -9,6 +9,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from pykaproducer import (
     DeliveryFailures,
     DeliveryTimeoutError,
     FlushTimeoutError,
+    KafkaProducer,
     MessageTooLargeError,
     Producer,
     ProducerClosedError,
@@ -274,6 +276,40 @@ def test_close_ends_what_waits_for_a_result(refusing: str) -> None:
     producer.close(0.05)
     assert isinstance(waits.outcome(), AbortedError)
     assert "0.05 s" in str(waits.outcome())
+
+
+class Seconds:
+    """A number of a units library: it can be converted, not formatted."""
+
+    def __float__(self) -> float:
+        return 0.01
+
+
+@pytest.mark.parametrize("timeout", [Seconds(), Fraction(1, 100)], ids=["own type", "fraction"])
+def test_a_timeout_is_a_number_of_any_type(refusing: str, timeout: Any) -> None:
+    for kind in (Producer, KafkaProducer):
+        producer = kind(bootstrap_servers=refusing, client_id="odd-timeout")
+        delivery = producer.send("t", b"v")
+        block = producer.send_many("t", [b"v"])
+        for call in (delivery.get, block.result, producer.flush):
+            with pytest.raises(KafkaTimeoutError):
+                call(timeout)
+        producer.close(timeout)
+        assert not [t for t in threading.enumerate() if t.name.startswith("odd-timeout-")]
+
+
+def test_close_that_fails_leaves_no_thread(refusing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    producer = Producer(bootstrap_servers=refusing, client_id="fails")
+    delivery = producer.send("t", b"v")
+
+    def fails(*arguments: object) -> None:
+        raise LookupError("a bug")
+
+    monkeypatch.setattr("pykaproducer._process.closing.finish", fails)
+    with pytest.raises(LookupError):
+        producer.close()
+    assert isinstance(delivery.exception(0), AbortedError)
+    assert not [t for t in threading.enumerate() if t.name.startswith("fails-")]
 
 
 def test_with_closes_also_after_an_error(refusing: str) -> None:
