@@ -213,7 +213,8 @@ class Producer(AdmissionHooks, TransactionalMethods):
         if os.getpid() != process:
             return  # a signal handler has forked: in the child, no message is pending
         if pending:
-            raise closing.flush_timeout(pending, timeout or 0.0, pipeline.why_pending())
+            why, stuck = pipeline.why_pending(), pipeline.stuck_callback(pending)
+            raise closing.flush_timeout(pending, timeout or 0.0, why, stuck)
         self._flushed(pipeline.unreported.take())
 
     def _flushed(self, taken: Taken) -> None:
@@ -240,7 +241,8 @@ class Producer(AdmissionHooks, TransactionalMethods):
         Args:
             timeout (float): seconds for the flush; None waits until the last message's deadline.
                 (For messages that callbacks send in the meantime, that is ``delivery_timeout_ms``
-                after the call.) 0 fails all messages without an outcome immediately.
+                after the call. It does not wait longer than that for a callback that does not
+                return.) 0 fails all messages without an outcome immediately.
         """
         timeout = in_seconds(timeout)  # raises before anything happens if it is not a number
         in_own_thread = self._ref.in_own_thread()

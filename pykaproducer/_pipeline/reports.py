@@ -12,6 +12,7 @@ logs failures that neither a callback nor a read outcome has reported (see ``unr
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -31,6 +32,8 @@ from pykaproducer.errors import DeliveryError, DeliveryTimeoutError, Status, rea
 
 log = GuardedLogger("pykaproducer.producer")
 
+#: The methods of Reports that call callbacks.
+_CALLING = ("handle", "wait_for_items")
 #: Maximum number of topics named in a log line.
 _NAMED = 3
 
@@ -83,6 +86,15 @@ class Reports(Worker[Slice]):
         self._unreported.remember(item, item.chunk)
         if last:
             self._incomplete.leave(item.chunk)
+
+    def callback_name(self) -> str:
+        """Return the name of the function in Python that it is calling, or "". From any thread."""
+        frame = sys._current_frames().get(getattr(self.thread, "ident", None) or 0)
+        name = ""
+        while frame is not None and frame.f_code.co_filename != __file__:
+            name = frame.f_code.co_qualname
+            frame = frame.f_back
+        return "" if frame is None or frame.f_code.co_name not in _CALLING else name
 
     def deadline(self) -> float | None:
         return self._unreported.due

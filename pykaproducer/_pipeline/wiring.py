@@ -320,6 +320,17 @@ class Pipeline:
                 return f"{format_partition(chunk.topic)}: {reason}"
         return ""
 
+    def stuck_callback(self, pending: int) -> str:
+        """Return that the callbacks of *pending* messages have not returned, and which one runs.
+
+        "" if messages have no outcome yet, or no callback is to blame.
+        """
+        if not all(chunk.is_settled for chunk in self.incomplete.chunks()):
+            return ""
+        what = "1 message's callback has" if pending == 1 else f"{pending} messages' callbacks have"
+        name = self.reports.callback_name()
+        return f"{what} not returned" + (f" ({name})" if name else "")
+
     def is_flushing(self) -> bool:
         """Return whether batches must not linger.
 

@@ -138,7 +138,7 @@ def finish(producer: Closable, pipeline: Pipeline, timeout: float | None) -> str
     if pipeline.coordinator is not None:
         end_transaction(producer, pipeline, pipeline.coordinator, timeout)
     before = producer.accepted
-    pending = _flush_and_log(producer, pipeline, deadline)
+    pending = _flush_and_log(producer, pipeline, deadline, last)
     rounds = 1
     while not pending and producer.accepted != before and rounds < ROUNDS:
         before, rounds = producer.accepted, rounds + 1
@@ -154,6 +154,8 @@ def finish(producer: Closable, pipeline: Pipeline, timeout: float | None) -> str
         return GIVEN_UP
     if timeout is not None:
         return f"close() ended after its timeout of {timeout:.3g} s"
+    if stuck := pipeline.stuck_callback(pending):
+        return f"close() ended although {stuck}"
     return (
         f"close() ended after delivery_timeout_ms ({producer.config.delivery_timeout_ms:.0f} ms), "
         f"while callbacks continued to send"
@@ -223,28 +225,46 @@ def _left_open(config: Config) -> str:
     )
 
 
-def _flush_and_log(producer: Closable, pipeline: Pipeline, deadline: float | None) -> int:
-    """Flush like :meth:`Pipeline.flush`, and log what a long close() waits for."""
+def _flush_and_log(
+    producer: Closable, pipeline: Pipeline, deadline: float | None, last: float
+) -> int:
+    """Flush like :meth:`Pipeline.flush`, and log what a long close() waits for.
+
+    Without a deadline it ends when all messages have their outcome, and no callback has returned
+    for ``delivery_timeout_ms`` (at first until *last*): it may never do so.
+    """
     soon = producer._clock.monotonic() + _PATIENCE
     if deadline is not None and deadline <= soon:
         return pipeline.flush(deadline)
     pending = pipeline.flush(soon)
     if not pending:
         return 0
+    stuck = pipeline.stuck_callback(pending)
     why = pipeline.why_pending()
     log.warning(
-        "close(): waiting for %s without an outcome (abort() would fail what is left)%s",
-        counted(pending, "message"),
-        f"; {why}" if why else "",
+        "close(): waiting %s",
+        f"because {stuck}"
+        if stuck
+        else f"for {counted(pending, 'message')} without an outcome (abort() would fail what is "
+        f"left)" + (f"; {why}" if why else ""),
     )
-    return pipeline.flush(deadline)
+    if deadline is not None:
+        return pipeline.flush(deadline)
+    while True:
+        before = pending
+        pending = pipeline.flush(last)
+        if not pending or (pending >= before and pipeline.stuck_callback(pending)):
+            return pending
+        last = producer._clock.monotonic() + producer.config.delivery_timeout_ms / 1000
 
 
-def flush_timeout(pending: int, timeout: float, why: str) -> FlushTimeoutError:
+def flush_timeout(pending: int, timeout: float, why: str, stuck: str) -> FlushTimeoutError:
     """Return the error of a flush after which *pending* messages have no outcome.
 
-    *why* is the reason of one of them, or "".
+    *why* is the reason of one of them, or "". *stuck*: if all have one, but for their callbacks.
     """
+    if stuck:
+        return FlushTimeoutError(f"after {max(0.0, timeout):.3g} s, {stuck}", pending=pending)
     they_are, them = ("it is", "it") if pending == 1 else ("they are", "them")
     return FlushTimeoutError(
         f"{counted(pending, 'message')} had no outcome after {max(0.0, timeout):.3g} s"

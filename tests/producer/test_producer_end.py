@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import subprocess
 import sys
 import textwrap
@@ -276,6 +277,27 @@ def test_close_ends_what_waits_for_a_result(refusing: str) -> None:
     producer.close(0.05)
     assert isinstance(waits.outcome(), AbortedError)
     assert "0.05 s" in str(waits.outcome())
+
+
+def test_a_callback_that_does_not_return_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    never, entered = threading.Event(), threading.Event()
+
+    def blocks(*told: object) -> None:
+        entered.set()
+        never.wait()
+
+    with ScriptedCluster(topics={"t": 1}) as cluster:
+        producer = cluster.producer(delivery_timeout_ms=500, request_timeout_ms=500)
+        producer.send("t", b"v", on_delivery=blocks)
+        assert entered.wait(SOON)
+        named = r"1 message's callback has not returned \(\S*blocks\)"
+        with pytest.raises(FlushTimeoutError, match=named):
+            producer.flush(0.01)
+        producer.close()
+        never.set()
+        assert re.search(named, caplog.text)
+        assert "without an outcome" not in caplog.text
+    assert not threads_left(producer._name)
 
 
 class Seconds:
