@@ -261,7 +261,7 @@ _logged: set[tuple[type, type]] = set()
 class _LoopWaiter(_kernel.TaskWaiter):
     """A waiter that wakes a task, in place of a lock in the kernel's table."""
 
-    #: What the system refuses is tried again by ``threads``; this is logged as its name.
+    #: Its name in the log, while ``threads`` tries again after a MemoryError.
     name = "that wakes an event loop"
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:

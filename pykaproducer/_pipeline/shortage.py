@@ -4,8 +4,8 @@ A process at its memory limit (``RLIMIT_AS``, or an overloaded machine) may get 
 for a short time. So before a step, a stage looks whether there is memory at all
 (``Worker.pauses``). Code that allocates much undoes its partial work after a ``MemoryError``. The
 stage then pauses for :data:`PAUSE`, and retries. Deadlines are kept in the meantime: the kernel
-reserves the memory that it needs to settle rows. What has settled rows does not end before it has
-reported them (``Settler``).
+reserves the memory that it needs to settle rows. Settled rows are reported in any case, however
+long it takes (``Settler``).
 """
 
 from __future__ import annotations

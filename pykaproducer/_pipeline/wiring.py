@@ -51,7 +51,6 @@ from pykaproducer._pipeline.metrics import ProducerMetrics
 from pykaproducer._pipeline.partition import PartitionWorker, PartitionWorkerCollaborators
 from pykaproducer._pipeline.reports import Reports, ReportsCollaborators, Settler
 from pykaproducer._pipeline.retry import RetryHandler, RetryHandlerCollaborators
-from pykaproducer._pipeline.shortage import Shortage
 from pykaproducer._pipeline.token_fetcher import TokenFetcher
 from pykaproducer._pipeline.topic import TopicWorker, TopicWorkerCollaborators
 from pykaproducer._pipeline.transaction_rows import TransactionRows
@@ -116,7 +115,6 @@ class Pipeline:
         )
         #: Returns whether a send() found buffer_memory full, and it still is.
         self.space_wanted: Callable[[], bool] = bool
-        self._shortage = Shortage("crash policy", clock)
         context = StageContext(name, clock, self.metrics, self._crashed)
         self.log_writer = LogWriter(context)
         self._context = dataclasses.replace(context, pass_on_line=self.log_writer.put)
@@ -487,7 +485,7 @@ class Pipeline:
                 self._fail_all(worker, cause, taken)
                 break
             except MemoryError:
-                self._shortage.wait()
+                worker.shortage.wait()
             except Exception as failure:
                 # CPython 3.11 without memory for a frame raises SystemError.
                 failures += 1
