@@ -218,7 +218,7 @@ class Settler:
                     if self._incomplete.watches_outcomes and part.chunk.is_settled:
                         self._incomplete.settled(part.chunk)
                     if not finished and part.wants_report and not self._no_reports:
-                        self._reports.append(part)
+                        self._reports.put_all((part,))
                         with_callbacks = True
                         break
                     # It has no callbacks to run, or they are not run any more.
@@ -238,16 +238,11 @@ class Settler:
                     break
                 except MemoryError:
                     self._shortage.wait()
-        while with_callbacks:
-            try:
-                self._reports.wake()
-                inbox = self._reports.compiled_inbox
-                inbox.is_open = self._reports.is_alive()
-                if self._no_reports:  # since it was looked at above
-                    inbox.is_open = False
-                break
-            except MemoryError:
-                self._shortage.wait()
+        if with_callbacks:
+            inbox = self._reports.compiled_inbox
+            inbox.is_open = self._reports.is_alive()
+            if self._no_reports:  # since it was looked at above
+                inbox.is_open = False
 
     def refuse(self, part: Part, holder: Holder) -> None:
         """Remember the failure of *part*, which was rejected without an exception being raised.

@@ -224,14 +224,16 @@ class Worker(Generic[Item]):
         if not (this_thread.is_stage and self._try_inline(item, catch_up=True)):
             self.put(item)
 
-    def append(self, item: Item) -> None:
-        """Put *item*, from another stage, which then calls :meth:`wake`."""
-        self._items.append(item)
-
     def put_all(self, items: Sequence[Item]) -> None:
-        """Put *items*, from another stage. None is handled inline."""
+        """Put *items*, from another stage. None is handled inline.
+
+        A single item has not been put if this raises MemoryError.
+        """
         self._items.extend(items)
-        self.wake()
+        try:
+            self.wake()
+        except MemoryError:  # of a table in `threads`: the stage has no thread, or is awake
+            pass
 
     def stop(self) -> None:
         """Stop the thread after the items in the inbox, without waiting for it.
