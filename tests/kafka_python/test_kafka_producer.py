@@ -447,7 +447,7 @@ def test_a_flush_that_ends_too_early_is_a_kafka_timeout() -> None:
 
 @pytest.mark.parametrize("timeout", [-1, float("nan"), float("inf"), 1e30])
 def test_close_with_a_wrong_timeout(timeout: float) -> None:
-    with idle() as producer, pytest.raises(ValueError, match="Invalid timeout"):
+    with idle() as producer, pytest.raises(ValueError, match="timeout"):
         producer.close(timeout)
 
 

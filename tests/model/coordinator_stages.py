@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 from unittest import mock
 
+from pykaproducer._machines.coordinator_queries import TV2_VERSIONS
 from pykaproducer._machines.session import LAST_VERSION
 from pykaproducer._net.connection import Answered, Request
 from pykaproducer._pipeline.admission_functions import AdmissionFunctions
@@ -91,6 +92,7 @@ class ModelConnection(CoordinatorConnection):
         if works:
             self.ready = True
             self.features = {"transaction.version": cluster.coordinator.level}
+            self.versions = TV2_VERSIONS
             self.on_ready()
         else:
             self.on_lost("refused", [], [])

@@ -17,7 +17,9 @@ from unittest import mock
 import pykaproducer._kernel as _kernel
 from pykaproducer._machines.batch import Batch
 from pykaproducer._machines.ordering import Ordering, Transitions
+from pykaproducer._machines.session import LAST_VERSION
 from pykaproducer._net.connection import Answered, Request
+from pykaproducer._net.transport import Network
 from pykaproducer._pipeline.admission_functions import AdmissionFunctions
 from pykaproducer._pipeline.bridge import Bridge, ProduceRequest
 from pykaproducer._pipeline.broker import BrokerWorker
@@ -202,6 +204,9 @@ class ModelBridge(Bridge):
     def write_now(self) -> None:
         """Write the requests to the socket: see submit()."""
 
+    def refuses(self, *_: int, **__: int) -> None:
+        """Return None: the broker supports all requests."""
+
     def on_stop(self) -> None:
         assert not self.wire, "the bridge of a stage that still waits for answers"
         self.ready = False
@@ -215,7 +220,7 @@ class ModelBridge(Bridge):
     def connected(self, works: bool) -> None:
         """Finish a connection attempt."""
         if works:
-            self.ready = True
+            self.ready, self.versions = True, {ApiKey.PRODUCE: LAST_VERSION}
             self.on_ready()
         else:
             self.on_lost("refused", [], [])
@@ -329,7 +334,7 @@ class ModelPipeline(Pipeline):
         self.flushing = False
         #: The youngest batch for each producer id and epoch of a partition.
         self.youngest: dict[tuple[int, int, int], int] = {}
-        no_network: Any = None
+        no_network = mock.create_autospec(Network, instance=True)
         with mock.patch("pykaproducer._pipeline.wiring.Metadata", self.metadata_type):
             super().__init__(config, clock, no_network, "model", self._admission_of(door))
 

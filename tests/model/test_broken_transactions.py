@@ -242,7 +242,7 @@ RULES: dict[str, tuple[str, type[TransactionMachine] | dict[str, Any], str]] = {
         {"pipeline_type": HoardingPipeline, "replaced": {"PartitionBuffer": HoardingBuffer}},
         r"T\d|reported",
     ),
-    "an ignored epoch": (_SECOND, StubbornMachine, "T7"),
+    "an ignored epoch": (_SECOND, StubbornMachine, r"T\d"),
     "sequence numbers continue in another epoch": (
         _SECOND,
         {"replaced": {"Sequencer": ContinuingSequencer}},

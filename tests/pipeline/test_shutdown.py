@@ -283,7 +283,7 @@ def test_a_send_that_waits_for_space_learns_that_the_producer_closes() -> None:
         while producer._budget.fits(1_200):
             accepted += send(producer, [bytes(1_000)])
         waiting = Call(lambda: producer.send("t", bytes(1_000)))
-        waits_for(clock, 60)
+        waits_for(clock, 0.25)
         closing = Call(producer.close)
         assert isinstance(waiting.outcome(), ProducerClosedError)
         assert not accepted[0].done()
