@@ -438,9 +438,11 @@ def test_when_what_calls_back_dies_outcomes_stand_and_nobody_hangs(
 ) -> None:
     with running(**FAST) as (_, producer):
         warm_up(producer)
+        reports = pipeline_of(producer).reports
         monkeypatch.setattr(Reports, "handle", die)
-        inbox = types.SimpleNamespace(run_callbacks=die, is_open=True)
-        monkeypatch.setattr(pipeline_of(producer).reports, "compiled_inbox", inbox)
+        run_callbacks = lambda *_: die() if reports.inbox() else True  # noqa: E731
+        inbox = types.SimpleNamespace(run_callbacks=run_callbacks, is_open=True)
+        monkeypatch.setattr(reports, "compiled_inbox", inbox)
         delivery = producer.send("t", b"value", on_delivery=lambda *_: None)
         # It had its outcome before its callback was called.
         assert delivery.exception(SOON) is None
