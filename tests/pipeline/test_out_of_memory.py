@@ -42,8 +42,10 @@ from .helper import (
     log,
     offsets,
     outcomes,
+    pipeline_of,
     running,
     send,
+    until,
     warm_up,
 )
 
@@ -434,3 +436,5 @@ def test_a_stage_pauses_before_a_step_without_memory(monkeypatch: pytest.MonkeyP
         short.clear()
         let_pass(clock, [after])
         assert after.succeeded()
+        stages = pipeline_of(producer).stages
+        until(lambda: clock.jump(0.1) or all(each.shortage.until is None for each in stages))
