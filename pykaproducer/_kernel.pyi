@@ -802,6 +802,8 @@ class ProduceRequest:
         missing or left over. Then :func:`~pykaproducer._wire.produce.decode_produce` is to decode
         it.
         """
+    def prepare_settling(self) -> int:
+        """Make the lists of RequestSettler, so that settling the batches needs no memory."""
     def drop_report(self) -> None:
         """Remove the first of :attr:`reports`, which is reported. Needs no memory."""
     def result(self, place: int) -> tuple[int, int]:

@@ -439,7 +439,7 @@ class Producer(AdmissionHooks, TransactionalMethods):
         if pipeline is not None:
             if pipeline.coordinator is not None:
                 pipeline.coordinator.forked()
-            pipeline.reports.abandon()
+            pipeline.abandon()
             pipeline.network.close_inherited()
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -222,10 +222,14 @@ cdef double since(Batcher self, Slice part) noexcept:
 
 
 cdef int add_item(Batcher self, BufferState buffer, item, double now) except -1:
+    cdef Py_ssize_t i
     cdef bint earlier = buffer.pending and now < <double>buffer.enqueued_at[0]
     add_to_buffer(buffer, item, now)
-    if earlier:
-        buffer.enqueued_at[0] = now     # it goes with the first one
+    # Those before it are sent with it. They stay sorted, so few of them are passed each time.
+    for i in range(len(buffer.pending) - 2, -1, -1):
+        if <double>buffer.enqueued_at[i] <= now:
+            break
+        buffer.enqueued_at[i] = now
     if earlier or not buffer.waiting or len(buffer.pending) == 1:
         reschedule(self, buffer)
     elif buffer.open:

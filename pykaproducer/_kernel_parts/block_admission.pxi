@@ -82,7 +82,7 @@ cdef class BlockAdmission(Admission):
         cdef bint done = False
         while True:
             budget = self.budget
-            account = account_of(budget, parts, cost)
+            account = self.account_of(budget, parts, cost)
             if not budget.take(cost, account):
                 budget = self.wait_for_room(cost, account, block.transaction)
             segments = []
@@ -127,6 +127,20 @@ cdef class BlockAdmission(Admission):
         finally:
             for slot, segment in zip(slots, segments):
                 self.mark_announced(announced, slot, segment.chunk)
+
+    cdef Account account_of(self, Budget budget, list parts, int64_t cost):
+        """Return the account of a topic of *parts* that is held back, else that of any."""
+        cdef TopicSlot slot
+        cdef Account account = None
+        for _, routes, *_ in parts:
+            for found in (<Routes>routes).slots:
+                # A piece before may have entered another slot of a new topic: see slots_of().
+                slot = self.found_slot((<TopicSlot>found).topic)
+                if slot is not None:
+                    account = slot.account
+                    if budget.is_held_back(account, cost):
+                        return account
+        return account
 
     cdef fill_part(self, list segments, Columns columns, Routes routes, int64_t base,
                    int64_t start, int64_t end, Terms *terms, int64_t *left):
@@ -261,18 +275,6 @@ cdef class BlockAdmission(Admission):
         if size < 0:
             raise row_error(base + row, broken(broken_column(columns, row)))
         self._too_large(topic, size + _HEADER + _RECORD, base + row)
-
-
-cdef Account account_of(Budget budget, list parts, int64_t cost):
-    """Return the account of a topic of *parts* that is held back, else that of any."""
-    cdef TopicSlot slot
-    cdef Account account = None
-    for _, routes, *_ in parts:
-        for slot in (<Routes>routes).slots:
-            account = slot.account
-            if budget.is_held_back(account, cost):
-                return account
-    return account
 
 
 cdef str broken_column(Columns columns, int64_t row):

@@ -6,6 +6,9 @@ cdef extern from "Python.h":
 
 #: A topic without progress for so long has stalled (ns).
 cdef int64_t _STALLED = 1000000000
+#: With more topics, the bytes of stalled ones are summed up at most this often (ns).
+cdef int _FEW_ACCOUNTS = 50
+cdef int64_t _SUM_LASTS = 5000000
 
 
 @cython.final
@@ -73,7 +76,10 @@ cdef class Budget:
     cdef int n_ahead                    # of those not held back: a send() queues after them
     cdef list accounts                  # of the topics in Admission's table
     cdef Guard guard                    # of these
-    cdef int64_t progress_at            # when a message was last delivered (ns)
+    # When a message of one topic was last delivered, and one of another topic before that (ns).
+    cdef int64_t progress_at, before_at
+    cdef void *progressing              # the account of the first; only compared
+    cdef int64_t summed_at, stalled     # see held_by_stalled()
     cdef int64_t patience, recent
     # Threads and tasks that wait for an outcome; the tasks alone; when there were several (ns).
     cdef int64_t awaited, by_tasks
@@ -137,9 +143,14 @@ cdef class Budget:
         now = kernel_clock(0)
         if not self.has_stalled(account, now):
             return False
-        # If no topic progresses, the cluster cannot be reached, and all the bytes may be used.
-        return (now - load_long(&self.progress_at) <= self.recent
+        # If no other one progresses, the cluster cannot be reached: all the bytes may be used.
+        return (now - self.others_progress(account) <= self.recent
                 and self.held_by_stalled(now) + amount > self.limit // 2)
+
+    cdef int64_t others_progress(self, Account account) noexcept:
+        if self.progressing == <void *>account:
+            return load_long(&self.before_at)
+        return load_long(&self.progress_at)
 
     cdef bint has_stalled(self, Account account, int64_t now) noexcept:
         # The fuller the buffer, the earlier: otherwise a fast sender fills it before that.
@@ -148,11 +159,15 @@ cdef class Budget:
         return now - load_long(&account.progress_at) > patience
 
     cdef int64_t held_by_stalled(self, int64_t now) noexcept:
+        """Return the bytes of stalled topics. With many topics, the sum may be some ms old."""
         cdef Account account
         cdef int64_t found = 0
+        if len(self.accounts) > _FEW_ACCOUNTS and now - self.summed_at < _SUM_LASTS:
+            return self.stalled
         for account in self.accounts:
             if self.has_stalled(account, now):
                 found += load_long(&account.held)
+        self.summed_at, self.stalled = now, found
         return found
 
     cdef Account open_account(self, str topic):
@@ -192,6 +207,9 @@ cdef class Budget:
     cdef inline void progressed(self, Account account) noexcept nogil:
         """Record that messages of *account* were delivered."""
         cdef int64_t now = kernel_clock(0)
+        if self.progressing != <void *>account:
+            store_long(&self.before_at, self.progress_at)
+            self.progressing = <void *>account
         store_long(&account.progress_at, now)
         store_long(&self.progress_at, now)
 

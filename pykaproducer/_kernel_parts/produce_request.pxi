@@ -172,7 +172,7 @@ cdef class ProduceRequest:
             self.reports[i - 1] = self.reports[i]
         self.reports[len(self.reports) - 1] = None
 
-    cdef int prepare_settling(self) except -1:
+    cpdef int prepare_settling(self) except -1:
         """Make the lists of RequestSettler, so that settling the batches needs no memory."""
         cdef BatchState batch
         cdef Py_ssize_t room = 0

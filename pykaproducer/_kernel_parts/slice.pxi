@@ -331,10 +331,12 @@ cdef class Slice:
                         callback(handle)
                     except BaseException as failure:
                         report_callback_error(on_error, callback, failure)
+                    if forks != _forks:
+                        break
                 callback = handle = functions = None
             if i & (_ROWS_A_LOOK - 1) == _ROWS_A_LOOK - 1 and gil_is_wanted():
                 let_stages_run()
-        return self.finish()
+        return forks == _forks and self.finish()
 
     cpdef finish(self):
         """Release the memory of these reported rows. Return True if they were the chunk's last."""

@@ -275,7 +275,7 @@ class Bridge(SocketWorker[BridgeItem]):
             if self._garbled:  # the connection was closed before
                 self._report_lost([], [])
             return
-        with DeferredWakeups():
+        with DeferredWakeups(self.shortage):
             self._report(ResponseReceived(request, answer))
 
     def _decoded(self, event: Answered, request: ProduceRequest) -> ProduceAnswer | None:

@@ -13,6 +13,8 @@ from pykaproducer.errors import BufferFullError, MessageTooLargeError
 _ENOUGH = 4
 #: How often a waiting thread looks whether a topic has stalled (seconds).
 _LOOKS_AGAIN = 0.25
+#: How long nothing lingers then, if the thread is held back (seconds).
+_PULSE = 0.02
 
 
 def _do_nothing() -> None:
@@ -28,6 +30,8 @@ class BufferSpaceWaiters:
         self._max_block_ms = max_block_ms
         #: Called after :attr:`wanted` has become true, to end the lingering of batches.
         self.on_full: Callable[[], None] = _do_nothing
+        # Until when nothing lingers, for threads that are held back (monotonic seconds).
+        self._pulse_ends = 0.0
 
     @property
     def waiting(self) -> int:
@@ -36,13 +40,18 @@ class BufferSpaceWaiters:
 
     @property
     def wanted(self) -> bool:
-        """Whether a thread waits for bytes of others, or found too few and could not wait.
+        """Whether a thread waits for bytes, or found too few and could not wait.
+
+        A thread that is held back waits for messages of its own topic, of which some may linger. It
+        ends lingering for a moment from time to time, or that of other topics would never resume.
 
         The order matters. This property (1) may record that the buffer is no longer full,
         (2) checks for waiting threads. A thread (1) begins to wait, (2) calls :attr:`on_full`
         unless the buffer is recorded as full. So a thread that begins to wait in between is seen.
         """
-        return self._is_full() or self._budget.ahead > 0
+        if self._is_full() or self._budget.ahead > 0:
+            return True
+        return self._pulse_ends > 0 and self._clock.monotonic() < self._pulse_ends
 
     def _is_full(self) -> bool:
         budget = self._budget
@@ -83,6 +92,9 @@ class BufferSpaceWaiters:
             until = min(deadline, self._clock.monotonic() + _LOOKS_AGAIN)
             if not threads.acquire_or_fork(self._clock, turn.lock, until):
                 self._budget.serve()
+                if self._budget.is_held_back(turn.account, turn.amount):
+                    self._pulse_ends = self._clock.monotonic() + _PULSE
+                    self.on_full()
                 if turn.granted or self._clock.monotonic() < deadline:
                     continue
                 raise BufferFullError(

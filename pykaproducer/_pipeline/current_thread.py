@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 
 import pykaproducer._kernel as _kernel
+from pykaproducer._pipeline.shortage import Shortage
 from pykaproducer._util import guarded_log, threads
 
 
@@ -44,13 +45,16 @@ class DeferredWakeups:
     partitioner): that might wait for the very thread that is to be woken.
     """
 
+    def __init__(self, shortage: Shortage) -> None:
+        self._shortage = shortage
+
     def __enter__(self) -> None:
         this_thread.deferred = []
 
     def __exit__(self, *_: object) -> None:
         deferred, this_thread.deferred = this_thread.deferred, None
         for function in deferred or ():
-            function()
+            self._shortage.repeat(function)  # no other code would wake these threads
 
 
 def wake(function: Callable[[], None]) -> None:

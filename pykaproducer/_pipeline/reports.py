@@ -13,7 +13,7 @@ logs failures that neither a callback nor a read outcome has reported (see ``unr
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pykaproducer._kernel as _kernel
@@ -135,7 +135,7 @@ class Settler:
         self._unreported = unreported
         #: Returns what is called with the error of a failure, before the rows count as settled.
         self.on_failure: Callable[[], Callable[[DeliveryError], None]] | None = None
-        self._shortage = Shortage("settling", clock)
+        self.shortage = Shortage("settling", clock)
         # The stage Reports has crashed: callbacks are no longer called.
         self._no_reports = False
 
@@ -201,13 +201,7 @@ class Settler:
         Without memory it waits, because nothing else would report these rows.
         """
         with_callbacks = False
-        parts: Iterator[Slice | None] | None = None
-        while parts is None:
-            try:
-                parts = iter(settled)
-            except MemoryError:
-                self._shortage.wait()
-        for part in parts:
+        for part in self.shortage.repeat(lambda: iter(settled)):
             if part is None:
                 break
             finished = remembered = last = sooner = False
@@ -237,7 +231,7 @@ class Settler:
                         self._incomplete.leave(part.chunk)
                     break
                 except MemoryError:
-                    self._shortage.wait()
+                    self.shortage.wait()
         if with_callbacks:
             inbox = self._reports.compiled_inbox
             inbox.is_open = self._reports.is_alive()

@@ -108,6 +108,7 @@ class ProduceResponseHandler:
 
     def _settle(self, request: ProduceRequest, now: float) -> list[int]:
         """Settle confirmed batches in one step. Return the places of those that are left."""
+        self._settler.shortage.repeat(request.prepare_settling)
         try:
             return self.request_settler.settle(request, now)
         finally:

@@ -10,12 +10,15 @@ long it takes (``Settler``).
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeVar
 
 from pykaproducer._util.clock import Clock, WakeEvent
 from pykaproducer._util.guarded_log import GuardedLogger
 
 log = GuardedLogger("pykaproducer.producer")
+
+Result = TypeVar("Result")
 
 #: Time until the step is retried (seconds).
 PAUSE: Final = 0.1
@@ -47,6 +50,14 @@ class Shortage:
         if self.until is not None and self._clock.monotonic() >= self.until:
             self.until = None
         return self.until is not None
+
+    def repeat(self, step: Callable[[], Result]) -> Result:
+        """Call *step*, which changes nothing without memory, until there is memory for it."""
+        while True:
+            try:
+                return step()
+            except MemoryError:
+                self.wait()
 
     def wait(self) -> None:
         """Wait for :data:`PAUSE`. From any thread that has nothing else to do."""

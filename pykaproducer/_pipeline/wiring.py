@@ -105,6 +105,7 @@ class Pipeline:
         # signal whose handler flushes too, and waits for a stage that waits for the lock.
         # Stages of topics and partitions are removed when they are no longer used.
         self.stages: dict[AnyWorker, None] = {}
+        self._is_abandoned = False
         # Removed stages whose threads may still be running.
         self._gone: list[AnyWorker] = []
         self._gone_groups: list[AnyWorker] = []
@@ -148,6 +149,8 @@ class Pipeline:
         # No stage is missed by stop(): that (1) sets `ended`, (2) reads `stages`; this method
         # (1) adds the stage, (2) reads `ended`.
         self.stages[stage] = None
+        if self._is_abandoned:
+            stage.abandon()
         if self.ended:
             stage.stopping = True
         return stage
@@ -396,6 +399,12 @@ class Pipeline:
             spawn_later(f"{self.name}-flush", functools.partial(self.incomplete.arm, barrier))
         self._end_lingering()
 
+    def abandon(self) -> None:
+        """Handle nothing more, in the child of a fork: see :meth:`Worker.abandon`."""
+        self._is_abandoned = True
+        for stage in list(self.stages):
+            stage.abandon()
+
     def transitions(self) -> Transitions:
         """Return how often the ordering machines of all partitions have taken each transition.
 
@@ -466,6 +475,8 @@ class Pipeline:
         A lack of memory may be the reason. So this is repeated until there is memory for it, and
         what only describes the error is left out if it cannot be done.
         """
+        if worker.is_abandoned:
+            return
         first, stack, failures = self.broken is None, error.__traceback__, 0
         if first:
             self.broken = error

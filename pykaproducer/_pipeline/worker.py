@@ -84,9 +84,30 @@ def spawn(name: str, target: Callable[[], None], *, daemon: bool = True) -> thre
     Raises:
         RuntimeError, MemoryError: the system refuses a thread. See :func:`spawn_later`.
     """
-    thread = threading.Thread(target=target, name=name, daemon=daemon)
+    thread = _Thread(target=target, name=name, daemon=daemon)
     thread.start()
+    if thread.has_failed:
+        raise MemoryError("the new thread had no memory to begin")
     return thread
+
+
+class _Thread(threading.Thread):
+    """A thread whose start() returns even if there is no memory for its first steps."""
+
+    has_begun = has_failed = False
+
+    def _bootstrap(self) -> None:
+        try:
+            super()._bootstrap()  # type: ignore[misc]
+        finally:
+            if not self.has_begun:
+                self.has_failed = True
+                self._started.set()  # type: ignore[attr-defined]
+
+    def run(self) -> None:
+        """Run the target."""
+        self.has_begun = True
+        super().run()
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +156,8 @@ class Worker(Generic[Item]):
         # which cannot be copied while another thread appends to it without the GIL.
         self._threads: list[threading.Thread] = []
         self.stopping = False
-        self._abandoned = False
+        #: In the child of a fork: see :meth:`abandon`.
+        self.is_abandoned = False
         self.shortage = Shortage(name, clock)
         # The first item waits for memory.
         self._held_up = False
@@ -203,6 +225,8 @@ class Worker(Generic[Item]):
 
     def put(self, item: Item) -> None:
         """Hand *item* to the stage. From any thread; never blocks."""
+        if self.is_abandoned:
+            return
         if this_thread.is_stage:
             if self._puller is not None and self._puller == threading.get_ident():
                 self._items.append(item)
@@ -262,7 +286,7 @@ class Worker(Generic[Item]):
 
         For the thread that has forked, if user code of the stage does not end the child.
         """
-        self._abandoned = True
+        self.is_abandoned = True
         self._items.clear()
         self._wake_event.set()
 
@@ -410,7 +434,7 @@ class Worker(Generic[Item]):
 
     def _loop(self) -> None:
         stop_has_come = False
-        while not self._abandoned:
+        while not self.is_abandoned:
             with self._running:
                 self._sleeps_until = None
                 stop_has_come = self._work() or stop_has_come
@@ -470,7 +494,7 @@ class Worker(Generic[Item]):
         stop_has_come = False
         self._held_up = self._held_up and self.shortage.holds()
         for steps in range(1, len(items) + 1):
-            if self._held_up or self._abandoned:
+            if self._held_up or self.is_abandoned:
                 break
             item = items.popleft()
             if item is STOP:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
@@ -12,7 +13,6 @@ import pytest
 
 from pykaproducer import TransactionTimeoutError
 from pykaproducer._errors.codes import ErrorCode
-from pykaproducer._exactly_once import commit as driver
 from pykaproducer._exactly_once import fates, points
 from pykaproducer._exactly_once.commit import BatchCommit
 from pykaproducer._exactly_once.errors import (
@@ -324,8 +324,8 @@ def test_the_clock_of_the_driver(
     query: MakeQuery, ahead: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = query()
-    now = driver.time.time
-    monkeypatch.setattr(driver.time, "time", lambda: now() + ahead)
+    now = time.time
+    monkeypatch.setattr(time, "time", lambda: now() + ahead)
     made.write(0)
     assert made.visible() == rows(0)
 

@@ -216,9 +216,25 @@ def test_stalled_topics_hold_half_of_the_buffer_together() -> None:
     assert not dead.accepted()
 
 
+def test_the_pieces_of_a_block_to_a_new_topic_wait_at_half_of_the_buffer() -> None:
+    door = Queue(limit=8000, patience=STALLS)
+    of_topic(door, "fine", 100)()
+    columns = [_kernel.columns_of([bytes(100 - ROW_COST)] * 100)]
+    block = _kernel.SentBlock()
+    sending = Call(lambda: door._send_block(block, "new", columns, None, None, (NoSpaceError,)))
+    turn = door.entered.get(timeout=SOON)
+    assert not turn.granted
+    assert 3000 < door.budget.used <= 4000
+    door.gives_up.add(turn.amount)
+    turn.lock.release()  # as when its waiting time ends
+    assert sending.outcome() is None
+    assert block.accepted * 100 == door.budget.used
+
+
 def test_a_topic_may_fill_the_buffer_if_no_other_one_progresses() -> None:
-    """The cluster cannot be reached, for example."""
+    """The cluster cannot be reached, for example. Its own progress does not count."""
     door = Queue(limit=1000, patience=STALLS)
+    of_topic(door, "one", 100)()
     for topic in ("one", "other", "one"):
         of_topic(door, topic, 300)
     assert (door.budget.used, door.budget.waiting) == (900, 0)

@@ -18,7 +18,7 @@ from pykaproducer._machines.batch import Chaser
 from pykaproducer._pipeline.buffer_space import BufferSpaceWaiters
 from pykaproducer._pipeline.retry import RetryHandler, RetryHandlerCollaborators, RetryItems
 from pykaproducer.testing import FakeClock, ScriptedCluster
-from pykaproducer.testing.scripted import Drop, Refuse
+from pykaproducer.testing.scripted import Drop, Hold, Refuse
 from tests._support.threads import Call
 
 from .helper import (
@@ -489,6 +489,21 @@ def test_a_message_with_a_deadline_of_its_own_is_sent_before_it(block: bool, oth
         else:
             offsets([one])
         offsets(before)
+
+
+def test_a_message_with_a_short_deadline_goes_with_those_before_it() -> None:
+    """Also if they are divided among several batches."""
+    metadata = Hold()
+    with frozen(linger_ms=10_000, batch_size=16_384) as (cluster, clock, producer):
+        cluster.next("metadata", metadata)
+        send(producer, [bytes(1_000)] * 15, partition=0)
+        metadata.wait_until_held()
+        send(producer, [bytes(500)] * 10, partition=0)
+        short = producer.send("t", b"short", partition=0, delivery_timeout_ms=3_000)
+        metadata.release()
+        until(lambda: bool(log(cluster)))
+        clock.jump(2.9)
+        offsets([short])
 
 
 def test_nothing_lingers_while_a_send_waits_for_space() -> None:
