@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Iterable
 
 from pykaproducer._errors.codes import ErrorCode
@@ -12,7 +11,7 @@ from pykaproducer._exactly_once.errors import ExactlyOnceError, StateMismatchErr
 from pykaproducer._exactly_once.names import Names, by_group
 from pykaproducer._exactly_once.records import BatchKey, Decision, Extent, Marker, StateError
 from pykaproducer._net.inspect import list_cluster
-from pykaproducer._util.clock import Clock
+from pykaproducer._util.clock import Clock, held_lock
 from pykaproducer.config import Config
 from pykaproducer.delivery import TopicPartition
 from pykaproducer.transaction_control import CommittedOffset, TransactionControl
@@ -154,22 +153,20 @@ def partitions_of_state_topic(
         ExactlyOnceError: it does not exist, or the brokers do not describe it.
         KafkaTimeoutError: there was no response within *timeout* seconds.
     """
-    clock, pause = Clock(), threading.Lock()
-    pause.acquire()
+    clock, pause = Clock(), held_lock()
     deadline = clock.monotonic() + (min(timeout, _CREATION) if create else 0)
     while True:
-        found = list_cluster(config, timeout, topic, create=create)
-        (code,) = [each.error_code for each in found.topics if each.name == topic] or [0]
-        count = sum(len(each.partitions) for each in found.topics if each.name == topic)
-        if count:
-            return count
+        described = list_cluster(config, timeout, topic, create=create).topics
+        found = next((each for each in described if each.name == topic), None)
+        if found is not None and found.partitions:
+            return len(found.partitions)
         if clock.monotonic() >= deadline:
             break
         clock.acquire(pause, clock.monotonic() + _LOOKS_AGAIN)
-    if code not in (0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+    if found is not None and found.error_code not in (0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
         raise ExactlyOnceError(
             f"option stateTopic: the brokers do not describe topic {topic!r}: "
-            f"{format_error_code(code)}"
+            f"{format_error_code(found.error_code)}"
         )
     raise ExactlyOnceError(
         f"option stateTopic: topic {topic!r} does not exist"
