@@ -8,7 +8,6 @@ from __future__ import annotations
 import codecs
 import contextlib
 import errno
-import functools
 import os
 import selectors
 import socket
@@ -194,12 +193,9 @@ class Network:
 
     def __init__(self, settings: SocketSettings) -> None:
         self._settings = settings
+        #: The versions of ApiVersions that its connections try.
+        self.ladders = VersionLadders()
         self._inherited: weakref.WeakSet[HasDescriptors] = weakref.WeakSet()
-
-    @functools.cached_property
-    def ladders(self) -> VersionLadders:
-        """The versions of ApiVersions that its connections try."""
-        return VersionLadders()
 
     def resolve(self, host: str, port: int) -> list[Endpoint]:
         """Return the addresses of *host*, to be tried in turn. The resolver may block."""
