@@ -239,15 +239,15 @@ def _flush_and_log(
     pending = pipeline.flush(soon)
     if not pending:
         return 0
-    stuck = pipeline.stuck_callback(pending)
-    why = pipeline.why_pending()
-    log.warning(
-        "close(): waiting %s",
-        f"because {stuck}"
-        if stuck
-        else f"for {counted(pending, 'message')} without an outcome (abort() would fail what is "
-        f"left)" + (f"; {why}" if why else ""),
-    )
+    if stuck := pipeline.stuck_callback(pending):
+        log.warning("close(): waiting because %s", stuck)
+    else:
+        why = pipeline.why_pending()
+        log.warning(
+            "close(): waiting for %s without an outcome (abort() would fail what is left)%s",
+            counted(pending, "message"),
+            f"; {why}" if why else "",
+        )
     if deadline is not None:
         return pipeline.flush(deadline)
     while True:
@@ -261,7 +261,7 @@ def _flush_and_log(
 def flush_timeout(pending: int, timeout: float, why: str, stuck: str) -> FlushTimeoutError:
     """Return the error of a flush after which *pending* messages have no outcome.
 
-    *why* is the reason of one of them, or "". *stuck*: if all have one, but for their callbacks.
+    *why*: the reason of one of them, or "". *stuck*: see :meth:`Pipeline.stuck_callback`.
     """
     if stuck:
         return FlushTimeoutError(f"after {max(0.0, timeout):.3g} s, {stuck}", pending=pending)
