@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 
 from pykaproducer._control.control_request import Address, ControlRequest, RequestHeader
 from pykaproducer._errors.codes import ErrorCode
+from pykaproducer._errors.formatting import format_partition
 from pykaproducer._machines.coordination import (
     TV1,
     TV2,
@@ -370,9 +371,9 @@ class FetchRequest(ControlRequest):
         codes = []
         for request in fetched:
             found = answer.groups[request.group]
-            for topic, partition in () if found.error_code else request._places or ():
-                if (topic, partition) not in found.offsets:
-                    raise WireError(f"a response lacks partition {partition} of {topic}")
+            for place in () if found.error_code else request._places or ():
+                if place not in found.offsets:
+                    raise WireError(f"a response lacks {format_partition(*place)}")
             request.offsets = {
                 place: each
                 for place, each in found.offsets.items()

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pykaproducer._errors.formatting import format_partition
 from pykaproducer._util.group_offsets import GroupMetadata, GroupOffset
 from pykaproducer._wire import WireError
 from pykaproducer._wire.messages import ApiKey, BrokerAddress
@@ -68,7 +69,7 @@ class PartitionErrorsAnswer:
         for each in offsets:
             place = each.topic, each.partition
             if place not in self.errors:
-                raise WireError(f"a response lacks partition {each.partition} of {each.topic}")
+                raise WireError(f"a response lacks {format_partition(*place)}")
             found[place] = self.errors[place]
         return found
 
