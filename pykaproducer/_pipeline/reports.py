@@ -212,7 +212,7 @@ class Settler:
                     if self._incomplete.watches_outcomes and part.chunk.is_settled:
                         self._incomplete.settled(part.chunk)
                     if not finished and part.wants_report and not self._no_reports:
-                        self._reports.put_all((part,))
+                        self._reports.append(part)
                         with_callbacks = True
                         break
                     # It has no callbacks to run, or they are not run any more.

@@ -46,7 +46,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Generic, Never, TypeVar
 
@@ -248,12 +248,12 @@ class Worker(Generic[Item]):
         if not (this_thread.is_stage and self._try_inline(item, catch_up=True)):
             self.put(item)
 
-    def put_all(self, items: Sequence[Item]) -> None:
-        """Put *items*, from another stage. None is handled inline.
+    def append(self, item: Item) -> None:
+        """Put *item*, from another stage, without handling it inline.
 
-        A single item has not been put if this raises MemoryError.
+        It has not been put if this raises MemoryError.
         """
-        self._items.extend(items)
+        self._items.append(item)
         try:
             self.wake()
         except MemoryError:  # of a table in `threads`: the stage has no thread, or is awake

@@ -61,7 +61,7 @@ class Schedule:
         """Replace the inboxes of all workers; no thread starts."""
         with (
             mock.patch.object(Worker, "put", lambda worker, item: self.put(worker, item)),
-            mock.patch.object(Worker, "put_all", lambda worker, items: self.put_all(worker, items)),
+            mock.patch.object(Worker, "append", lambda worker, item: self.append(worker, item)),
             mock.patch.object(Worker, "pull", lambda worker, ask: self.pull(worker, ask)),
             mock.patch.object(Worker, "__init__", self._init_worker()),
             mock.patch.object(Worker, "stop", lambda worker: self.stop(worker)),
@@ -80,9 +80,9 @@ class Schedule:
         else:
             inbox.append(item)
 
-    def put_all(self, worker: Worker, items: list[Any]) -> None:
-        """Replace Worker.put_all."""
-        self.inboxes.setdefault(worker, deque()).extend(items)
+    def append(self, worker: Worker, item: Any) -> None:
+        """Replace Worker.append."""
+        self.inboxes.setdefault(worker, deque()).append(item)
 
     def _init_worker(self) -> Callable[..., None]:
         """Return Worker.__init__ with another lock."""
