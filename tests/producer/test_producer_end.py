@@ -317,7 +317,7 @@ def test_a_timeout_is_a_number_of_any_type(refusing: str, timeout: Any) -> None:
             with pytest.raises(KafkaTimeoutError):
                 call(timeout)
         producer.close(timeout)
-        assert not [t for t in threading.enumerate() if t.name.startswith("odd-timeout-")]
+        assert threads_left("odd-timeout") == []
 
 
 def test_close_that_fails_leaves_no_thread(refusing: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -331,7 +331,7 @@ def test_close_that_fails_leaves_no_thread(refusing: str, monkeypatch: pytest.Mo
     with pytest.raises(LookupError):
         producer.close()
     assert isinstance(delivery.exception(0), AbortedError)
-    assert not [t for t in threading.enumerate() if t.name.startswith("fails-")]
+    assert threads_left("fails") == []
 
 
 def test_with_closes_also_after_an_error(refusing: str) -> None:
