@@ -48,7 +48,7 @@ T = TypeVar("T")
 class Budget:
     """The bytes of ``buffer_memory``: reserved at admission, released as rows are reported.
 
-    ``used`` never exceeds ``limit``. Waiting threads are served first come, first served, but for
+    ``used`` never exceeds ``limit``. Waiting threads are served first come, first served, except
     those of stalled topics.
     """
 
@@ -56,7 +56,7 @@ class Budget:
     limit: int
     #: Bytes reserved now.
     used: int
-    #: Number of waiting threads, and of those of them that are not held back.
+    #: Number of waiting threads, and of those that are not held back.
     waiting: int
     ahead: int
     #: Whether messages linger, unless a thread waits alone.
@@ -913,7 +913,7 @@ def deliver_parts(
 
     Args:
         settled: has a None for each of *parts*. Gets slices of the rows that this call settled, so
-            that they can be reported whatever it raises.
+            that they can be reported even if it raises.
 
     Returns:
         ``(rows, nbytes)``: the number of these rows, and their payload bytes. No thread is woken.

@@ -9,8 +9,8 @@ cdef int _REMEMBERED = 5
 cdef int _FEW_BUFFERS = 16
 #: With at most this many open buffers, messages that arrive now are soon in turn, and cost little.
 cdef int _FEW_IN_TURN = 16
-#: How long before its deadline a lingering message is sent (seconds), or half of its time.
-cdef double _WHILE = 0.2
+#: How long before its deadline a lingering message is sent, at most half of its time (seconds).
+cdef double _MARGIN = 0.2
 #: Number of timers below which outdated ones are not pruned.
 cdef Py_ssize_t _FEW_TIMERS = 64
 
@@ -214,11 +214,11 @@ cdef class Batcher:
 cdef double since(Batcher self, Slice part) noexcept:
     """Return since when *part* lingers: since its chunk was opened, in which it has waited.
 
-    Earlier if a row would expire otherwise: it is sent a while before its deadline.
+    Earlier if a row would expire otherwise: it is sent _MARGIN before its deadline.
     """
     cdef double opened = part.chunk.opened
     cdef double deadline = part.chunk.earliest / <double>_NS
-    return min(opened, deadline - min(_WHILE, (deadline - opened) / 2) - self.linger)
+    return min(opened, deadline - min(_MARGIN, (deadline - opened) / 2) - self.linger)
 
 
 cdef int add_item(Batcher self, BufferState buffer, item, double now) except -1:

@@ -4,7 +4,7 @@ cdef extern from "Python.h":
     unsigned long PyThread_get_thread_ident() nogil
 
 
-#: A topic without progress for so long has stalled (ns).
+#: Time without progress after which a topic has stalled (ns).
 cdef int64_t _STALLED = 1000000000
 #: With more topics, the bytes of stalled ones are summed up at most this often (ns).
 cdef int _FEW_ACCOUNTS = 50
@@ -270,8 +270,8 @@ cdef class Budget:
     cpdef int serve(self) except -1:
         """Grant bytes to the turns at the front of the queue while their amounts fit.
 
-        Those that are held back are passed over. A waiting thread calls this from time to time: a
-        topic stalls, and stops to be held back, without any event.
+        Those that are held back are passed over. A waiting thread calls this from time to time,
+        because no event marks when a topic stalls, or is no longer held back.
         """
         cdef Turn turn, first
         cdef int n_ahead

@@ -66,8 +66,8 @@ cdef class CallerLink:
     def end(self):
         """Close the descriptors for the Bridge, which has ended.
 
-        A caller that still waits closes them instead: in its wait, their numbers must not stand
-        for other files.
+        A caller that still waits closes them instead, so that their numbers are not used for other
+        files during its wait.
         """
         self.has_ended = True
         if not self.has_reader:

@@ -11,7 +11,7 @@ def deliver_parts(list parts not None, int64_t base_offset, int64_t timestamp,
     """Settle *parts*, the slices of one confirmed batch in its order: see ``Slice.deliver``.
 
     Puts slices of the rows that this call settled into *settled*, which has a None for each of
-    *parts*: so they can be reported whatever this raises. Returns the number of these rows, and
+    *parts*, so that they can be reported even if this raises. Returns the number of these rows, and
     their payload bytes. Wakes no thread.
     """
     cdef int64_t rows = 0, nbytes = 0

@@ -116,7 +116,7 @@ cdef wake_waiters(Slice settled):
 cdef list taken(Chunk chunk, dict table, row):
     """Remove the list of *row* from *table*, one of the chunk's, and return it, or None.
 
-    Its items are behind the number of the row. Needs no memory.
+    Its items follow the number of the row. Needs no memory.
     """
     enter_guard(&chunk.lock)
     try:
@@ -166,9 +166,9 @@ cdef int release_lock(lock, list others) except -1:
 
 
 cdef list others_of_loop(Budget budget, lock, list found, Py_ssize_t i, Py_ssize_t j):
-    """Remove the waiters of the same event loop behind place *i*, *j* of *found*; return them.
+    """Remove the waiters of the event loop of *lock* after place *i*, *j* of *found*; return them.
 
-    None if *lock* is no task's.
+    Returns None if *lock* is not a task's.
     """
     cdef list items, others
     cdef object loop
@@ -241,5 +241,5 @@ cdef bint has_callbacks(Chunk chunk) noexcept:
 
 
 cdef list taken_callbacks(Chunk chunk, uint32_t row):
-    """Remove the functions to be called for *row*; return them behind its number, or None."""
+    """Remove the functions to be called for *row*; return them after its number, or None."""
     return taken(chunk, chunk.done_callbacks, row)

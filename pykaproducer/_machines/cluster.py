@@ -58,7 +58,7 @@ class TopicView:
     #: The number of partitions in the last responses, if it was smaller, and how many they were.
     shrunk: tuple[int, int] = (0, 0)
     #: The server whose response named partitions of the topic; None: it named none.
-    told_by: tuple[str, int] | None = None
+    named_by: tuple[str, int] | None = None
 
     @property
     def is_complete(self) -> bool:
@@ -173,7 +173,7 @@ class ClusterView:
     def is_out_of_date(self, topics: Iterable[str]) -> bool:
         """Return whether the last response lacked a partition of *topics*, or had an older epoch.
 
-        Not for ever: what each of several responses lacks is not known to any server.
+        But not forever: after several such responses, no server seems to know it.
         """
         views = [self.topics[name] for name in topics if name in self.topics]
         return any(times <= REWINDS for view in views for times in view.rewinds.values())
@@ -214,7 +214,7 @@ def _topic_view(
         )
     elif not answer.partitions:
         # Every topic has partitions; the broker does not have their metadata yet.
-        return dataclasses.replace(known, asked_at=asked_at, told_by=None)
+        return dataclasses.replace(known, asked_at=asked_at, named_by=None)
     have_ids = bool(known.topic_id and answer.topic_id)
     if known.topic_id != answer.topic_id if have_ids else known.shrunk == _GONE:
         known = _NO_TOPIC  # deleted and created again
@@ -231,12 +231,12 @@ def _described(
 ) -> TopicView:
     """Return the view of a topic whose partitions *answer* names, after *known*."""
     entries = _entries_of(answer, known.partitions)
-    told, shrunk = 1 + max(entries, default=-1), (0, 0)
-    if told < known.partitions and not have_ids:
-        shrunk = (told, 1 + (known.shrunk[1] if known.shrunk[0] == told else 0))
+    named, shrunk = 1 + max(entries, default=-1), (0, 0)
+    if named < known.partitions and not have_ids:
+        shrunk = (named, 1 + (known.shrunk[1] if known.shrunk[0] == named else 0))
         if shrunk[1] > REWINDS:
             known, shrunk = _NO_TOPIC, (0, 0)
-    count = max(told, known.partitions)
+    count = max(named, known.partitions)
     leaders: dict[int, int] = {}
     new_epochs: dict[int, int] = {}
     rewinds: dict[int, int] = {}

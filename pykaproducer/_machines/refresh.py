@@ -24,11 +24,11 @@ class Ask(NamedTuple):
     may_create: bool
 
 
-class Told(NamedTuple):
+class Handled(NamedTuple):
     """A handled response."""
 
     throttle_ms: int
-    #: Its subject, and whether the producer still does not have it; see ``Distrust.told()``.
+    #: Its subject, and whether the producer still does not have it; see ``Distrust.responded()``.
     what: Hashable
     in_vain: bool
 
@@ -232,7 +232,7 @@ class Distrust:
     def __init__(self) -> None:
         #: A thing needed -> number of consecutive responses in vain, and how many are tolerated.
         self._doubts: dict[_Place, tuple[int, int]] = {}
-        self._rejected: set[_Place] = set()
+        self._rejected: set[tuple[str, int]] = set()
 
     def rejected(self, topic: str, partition: int) -> None:
         """Record that the partition's leader in the view has rejected a batch, or keeps failing."""
@@ -260,7 +260,7 @@ class Distrust:
         self._rejected -= about
         return self._count(about, vain | {(topic, _WHOLE) for topic in incomplete})
 
-    def told(self, what: Hashable, *, in_vain: bool) -> bool:
+    def responded(self, what: Hashable, *, in_vain: bool) -> bool:
         """Return whether to switch to another server, after a response about *what*."""
         place = (what, _WHOLE)
         return self._count({place}, {place} if in_vain else set())
@@ -285,9 +285,9 @@ class Distrust:
         self._rejected = {place for place in self._rejected if place[0] != topic}
 
 
-def _state_of(view: ClusterView, place: _Place) -> tuple[int | None, int | None]:
+def _state_of(view: ClusterView, place: tuple[str, int]) -> tuple[int | None, int | None]:
     topic, partition = place
-    found = view.topics.get(str(topic))
+    found = view.topics.get(topic)
     return (
         (None, None)
         if found is None
@@ -309,13 +309,13 @@ class Denials:
     _APART = 2.0
 
     def __init__(self) -> None:
-        #: When each server was asked last, of those that told the number of partitions.
+        #: When each server was asked last, of those that named the number of partitions.
         self._asked: dict[Address, float] = {}
 
     def heard(self, view: TopicView) -> None:
         """Handle a view without the partition."""
-        if view.told_by is not None:
-            self._asked[view.told_by] = view.asked_at
+        if view.named_by is not None:
+            self._asked[view.named_by] = view.asked_at
 
     def next_server(self, servers: Collection[Address]) -> Address | None:
         """Return which of *servers* to ask next; None: any, as none has denied it yet."""

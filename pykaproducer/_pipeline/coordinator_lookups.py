@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pykaproducer._errors.codes import ErrorCode
-from pykaproducer._machines.refresh import Told
+from pykaproducer._machines.refresh import Handled
 from pykaproducer._pipeline.metadata_events import CoordinatorCame, WantCoordinator
 from pykaproducer._pipeline.worker import Worker
 from pykaproducer._wire.messages import ApiKey
@@ -58,19 +58,19 @@ class CoordinatorLookups:
         """Record that the connection is lost, and with it a lookup in flight."""
         self._in_flight = None
 
-    def answered(self, version: int, payload: Buffer) -> Told:
+    def answered(self, version: int, payload: Buffer) -> Handled:
         """Decode and handle the response. Raises WireError."""
         if self._in_flight is None:
             # The connection was closed because of a response that came together with this one. The
             # lookup is repeated.
-            return Told(0, None, in_vain=False)
+            return Handled(0, None, in_vain=False)
         what = self._in_flight
         answer = decode_find_coordinator(version, payload, [what[1]])
         (found,) = answer.coordinators
         code = found.error_code
         in_vain = any(self._wanted[what].values())
         self._deliver(CoordinatorCame(found.key, None if code else found.address, code))
-        return Told(answer.throttle_ms, what, in_vain)
+        return Handled(answer.throttle_ms, what, in_vain)
 
     def _deliver(self, found: CoordinatorCame) -> None:
         assert self._in_flight is not None

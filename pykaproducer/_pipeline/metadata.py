@@ -439,10 +439,10 @@ class Metadata(SocketWorker[MetadataItem]):
             else:
                 is_id = event.request.api_key == ApiKey.INIT_PRODUCER_ID
                 asked = self._ids if is_id else self._lookups
-                told = asked.answered(event.request.version, event.payload)
+                handled = asked.answered(event.request.version, event.payload)
                 self._log.answered()
-                self._throttled(told.throttle_ms)
-                if self._distrust.told(told.what, in_vain=told.in_vain):
+                self._throttled(handled.throttle_ms)
+                if self._distrust.responded(handled.what, in_vain=handled.in_vain):
                     what = "producer id" if is_id else "coordinator that serves requests"
                     self._leave(f"it keeps naming no {what}")
         except WireError as error:
@@ -472,8 +472,8 @@ class Metadata(SocketWorker[MetadataItem]):
         asked, waited_for = set(refresh.asked), set(refresh.waited_for)
         # A topic that the answer lacks is not gone.
         seen = {name for name in asked if name in view.topics and view.topics[name].partitions}
-        told = {topic.name for topic in answer.topics if topic.partitions}
-        there = {name for name in seen & told if view.topics[name].is_complete}
+        named = {topic.name for topic in answer.topics if topic.partitions}
+        there = {name for name in seen & named if view.topics[name].is_complete}
         self._show(view, give_up="the servers are of another cluster now" if is_other else "")
         if is_other:
             refresh.want()  # the topics that were not requested now have no leaders

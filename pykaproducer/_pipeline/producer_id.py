@@ -14,7 +14,7 @@ from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._errors.formatting import format_error_code
 from pykaproducer._errors.hints import ADVICE
 from pykaproducer._machines.cluster import Backoff
-from pykaproducer._machines.refresh import Told
+from pykaproducer._machines.refresh import Handled
 from pykaproducer._machines.sequencing import ProducerId
 from pykaproducer._pipeline.last_errors import LastErrors
 from pykaproducer._pipeline.worker import Worker
@@ -99,12 +99,12 @@ class ProducerIds:
         """Record that the connection is lost, and with it a request in flight."""
         self._under_way = False
 
-    def answered(self, version: int, payload: Buffer) -> Told:
+    def answered(self, version: int, payload: Buffer) -> Handled:
         """Decode and handle the response. Raises WireError."""
         answer = decode_init_producer_id(version, payload)
         self.came(answer)
         passes = answer.error_code not in (ErrorCode.NONE, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-        return Told(answer.throttle_ms, ProducerId, in_vain=passes)
+        return Handled(answer.throttle_ms, ProducerId, in_vain=passes)
 
     def came(self, answer: ProducerIdAnswer) -> None:
         """Handle a decoded response."""

@@ -278,7 +278,7 @@ class SocketWorker(Worker[Item]):
 
     def _wait_for_memory(self) -> None:
         while self.pauses():
-            self.shortage.wait()  # with _running: what the connection has told comes first
+            self.shortage.wait()  # with _running: events of the connection come first
 
     def _make_connection(self, now: float) -> None:
         """Create the connection object, unless the system refuses file descriptors or memory."""

@@ -326,7 +326,7 @@ class TopicWorker(Worker[Item]):
                 lambda status: delivery_error_for(view.error_code, topic=self.topic, status=status),
             )
             return True
-        if view.told_by is None:
+        if view.named_by is None:
             return False
         if unknown.denied_at is None:
             unknown.denied_at = view.asked_at

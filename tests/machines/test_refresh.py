@@ -420,13 +420,19 @@ def test_a_topic_that_messages_wait_for_makes_us_ask_elsewhere(incomplete: list[
     assert found == [False, False, True, *[False] * 5, True]
     # It is there; another one that is not does not make a coordinator wait.
     assert not distrust.answered(view, view, ["t"])
-    assert [distrust.told("coordinator", in_vain=True) for _ in range(3)] == [False, False, True]
+    assert [distrust.responded("coordinator", in_vain=True) for _ in range(3)] == [
+        False,
+        False,
+        True,
+    ]
 
 
 def test_what_is_told_at_last_begins_anew() -> None:
     distrust = Distrust()
     for _ in range(3):
-        told = [distrust.told("coordinator", in_vain=in_vain) for in_vain in (True, True, False)]
+        told = [
+            distrust.responded("coordinator", in_vain=in_vain) for in_vain in (True, True, False)
+        ]
         assert told == [False] * 3
 
 
@@ -440,7 +446,7 @@ def denied_by(*answers: tuple[tuple[str, int] | None, float]) -> list[bool]:
     denials, found, first = Denials(), [], None
     for server, asked_at in answers:
         view = dataclasses.replace(
-            seen(topic("t", 0)).topics["t"], told_by=server, asked_at=asked_at
+            seen(topic("t", 0)).topics["t"], named_by=server, asked_at=asked_at
         )
         denials.heard(view)
         if asked_at >= 10.0 and first is None:
@@ -469,7 +475,7 @@ def test_the_server_asked_next_is_the_one_that_was_not_asked_for_longest() -> No
     denials, view = Denials(), seen(topic("t", 0)).topics["t"]
     assert denials.next_server([A, B]) is None
     for server, asked_at, expected in ((A, 1.0, B), (B, 2.0, A), (A, 3.0, B)):
-        denials.heard(dataclasses.replace(view, told_by=server, asked_at=asked_at))
+        denials.heard(dataclasses.replace(view, named_by=server, asked_at=asked_at))
         assert denials.next_server([A, B]) == expected
     assert denials.next_server([]) is None
 
