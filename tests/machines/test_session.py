@@ -102,21 +102,12 @@ def test_every_state_can_be_left_by_loss_but_the_closed_one() -> None:
 # The handshake --------------------------------------------------------------------------------
 
 
-def test_an_address_that_resets_new_versions_is_asked_with_older_ones() -> None:
-    ladders, address, other = VersionLadders(), ("a", 1), ("b", 1)
-    asked = []
-    for _ in range(5):
-        asked.append(ladders.versions(address, 0.0))
-        ladders.failed(address, asked[-1])
-    assert asked == [(4, 3, 0), (4, 3, 0), (3, 0), (3, 0), (0,)]
-    assert ladders.versions(other, 0.0) == (4, 3, 0)
-
-
 def test_connections_that_fail_together_skip_no_version() -> None:
     ladders, address = VersionLadders(), ("a", 1)
     for _ in range(6):
         ladders.failed(address, (4, 3, 0))
     assert ladders.versions(address, 0.0) == (3, 0)
+    assert ladders.versions(("b", 1), 0.0) == (4, 3, 0)
 
 
 def test_the_newest_version_is_tried_again_some_time_after_a_success() -> None:
