@@ -9,6 +9,8 @@ from pykaproducer._errors.kafka_python import errors as kafka_errors
 
 #: Kafka's rule for topic names.
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}\Z")
+#: Maximum number of characters that are shown of a text from elsewhere.
+_LONGEST = 200
 
 
 def check_topic(topic: object) -> None:
@@ -33,27 +35,28 @@ def format_partition(topic: str, partition: int | None = None) -> str:
     return f"topic {topic!r} partition {partition}"
 
 
-def one_line(text: str, most: int = 200) -> str:
-    """Return text from elsewhere in printable characters, on one line, *most* at the most.
+def one_line(text: str) -> str:
+    """Return text from elsewhere in printable characters, on one line, shortened.
 
     Brokers, proxies and endpoints may send line breaks and escapes, which would forge lines of a
     log or control a terminal.
     """
-    start = text[: 10 * most]
+    start = text[: 10 * _LONGEST]
     found = " ".join("".join(c for c in start if c.isprintable() or c.isspace()).split())
-    if len(found) > most or len(start) < len(text):
-        return found[: most - 3] + "..."
-    return found
+    return _shortened(found if len(start) == len(text) else f"{found}...")
 
 
 def name_shown(name: str) -> str:
-    """Return a name that another client has chosen, such that it is one word, and what it is.
+    """Return a name that another client has chosen as a single printable word, shortened.
 
-    If it is not, or might pass for a quoted one, it is quoted, with escapes.
+    A name that is not one, or might pass for a quoted one, is quoted, with escapes.
     """
     is_word = name.isprintable() and not set(name) & {" ", "'", '"'} and name
-    found = name if is_word else ascii(name)
-    return found if len(found) <= 200 else f"{found[:197]}..."
+    return _shortened(name if is_word else ascii(name))
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 
 def counted(count: int, noun: str) -> str:

@@ -185,13 +185,12 @@ cdef arrow_headers(Columns columns, HeaderCells *headers, ArrowSchema *schema, A
     cdef ArrowSchema *entry
     cdef ArrowArray *entries
     cdef int64_t key = 0
-    if text == "n":
-        check_array(schema, array, shift + count, subject)
-        return                              # no row has any
-    if text not in ("+l", "+L", "+m"):
+    if text not in ("n", "+l", "+L", "+m"):
         raise TypeError(f"{subject} must be a list of structs of key and value, or a map, "
                         f"not of Arrow format {text!r}")
     check_array(schema, array, shift + count, subject)
+    if text == "n":
+        return                              # no row has any
     if schema.n_children != 1:
         raise invalid(subject, f"a list has one child, not {schema.n_children}")
     entry = child_schema(schema, 0)

@@ -204,7 +204,7 @@ class Session:
         #: The owner's requests that were encoded and not answered, oldest first.
         self.unanswered: deque[Request] = deque()
         self._correlation_id = -1
-        # Some of them expect no answer.
+        # A request that expects no answer was encoded.
         self._one_way = False
         #: No requests are taken, because a re-authentication is due or in progress.
         self.reauth_pending = False
