@@ -7,7 +7,6 @@ registered at the end of it.
 
 from __future__ import annotations
 
-import _thread
 import os
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,7 +17,7 @@ from pykaproducer._errors.kafka_python import TopicPartition
 from pykaproducer._errors.tracebacks import copied, without_frames
 from pykaproducer._kernel import Delivery
 from pykaproducer._util import threads
-from pykaproducer._util.clock import Clock, in_seconds
+from pykaproducer._util.clock import Clock, held_lock, in_seconds
 from pykaproducer._util.guarded_log import GuardedLogger
 from pykaproducer.errors import (
     CallbackThreadError,
@@ -115,8 +114,7 @@ def wait(delivery: Delivery, timeout: float | None, waited: float = 0.0) -> bool
         deadline -= waited
     if deadline is not None and clock.monotonic() >= deadline:
         return False
-    lock = _thread.allocate_lock()
-    lock.acquire()
+    lock = held_lock()
     if not delivery.watch(lock):
         return True
     try:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from pykaproducer._util.clock import Clock, WakeEvent
+from pykaproducer._util.clock import Clock, held_lock
 from pykaproducer._util.guarded_log import GuardedLogger
 
 log = GuardedLogger("pykaproducer.producer")
@@ -27,13 +27,13 @@ _LOG_INTERVAL: Final = 60.0
 
 
 class Shortage:
-    """The memory shortage of one stage. Used only by the thread that runs the stage."""
+    """The memory shortage of one stage. Only :meth:`wait` is also for other threads."""
 
     def __init__(self, name: str, clock: Clock) -> None:
         self._name = name
         self._clock = clock
         self._quiet_until = float("-inf")
-        self._never = WakeEvent()
+        self._never_released = held_lock()
         #: When to retry (monotonic seconds); None: there is no shortage.
         self.until: float | None = None
 
@@ -60,8 +60,8 @@ class Shortage:
                 self.wait()
 
     def wait(self) -> None:
-        """Wait for :data:`PAUSE`. From any thread that has nothing else to do."""
+        """Wait for :data:`PAUSE`. From any thread, and from several at once."""
         try:
-            self._clock.wait(self._never, self._clock.monotonic() + PAUSE)
+            self._clock.acquire(self._never_released, self._clock.monotonic() + PAUSE)
         except MemoryError:
             pass  # the caller tries again, and waits again

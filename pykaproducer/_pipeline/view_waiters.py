@@ -34,10 +34,9 @@ class ViewWaiters:
     ) -> int:
         """Call *ask* until *count* is not 0; return the count, or 0 at *deadline*.
 
-        In the child of a fork it returns 0: the stage is the parent's.
-        *check_open* raises if it is pointless to wait any longer. No view is missed: this thread
-        (1) adds its lock, (2) reads the view; the stage (1) replaces the view, (2) releases every
-        lock.
+        *check_open* raises if it is pointless to wait any longer. Returns 0 in the child of a fork,
+        as the stage is the parent's. No view is missed: this thread (1) adds its lock, (2) reads
+        the view; the stage (1) replaces the view, (2) releases every lock.
         """
         while True:
             if self._process != os.getpid():

@@ -21,6 +21,7 @@ from pykaproducer._observability.observed_producer import ObservedProducer
 from pykaproducer._pipeline.admission_functions import AdmissionFunctions
 from pykaproducer._pipeline.wiring import Pipeline
 from pykaproducer._process import lifecycle
+from pykaproducer._util.clock import held_lock
 from pykaproducer._util.guarded_log import GuardedLogger
 from pykaproducer.block import BlockProducer, RefusedRows
 from pykaproducer.config import Config
@@ -165,9 +166,7 @@ class AdmissionHooks(BlockProducer, ObservedProducer):
         self._space.check_can_ever_fit(amount)
         if self._ref.in_own_thread():
             return None
-        lock = _thread.allocate_lock()
-        lock.acquire()
-        return lock
+        return held_lock()
 
     def _end_lingering_when_full(self, pipeline: Pipeline) -> None:
         space = self._space

@@ -6,14 +6,13 @@ and is served once, by one of the threads that poll.
 
 from __future__ import annotations
 
-import _thread
 import threading
 from collections.abc import Callable
 from typing import Any
 
 from pykaproducer._kernel import EventQueue, PolledOutcomes
 from pykaproducer._util import threads
-from pykaproducer._util.clock import Clock, discard, wake_all
+from pykaproducer._util.clock import Clock, discard, held_lock, wake_all
 from pykaproducer.confluent.errors import KafkaError, kafka_error
 from pykaproducer.confluent.message import Message
 
@@ -56,8 +55,7 @@ class Events:
         No event is missed: this (1) registers its lock, (2) checks for events; a thread that adds
         an event (1) adds it, (2) wakes all registered locks.
         """
-        lock = _thread.allocate_lock()
-        lock.acquire()
+        lock = held_lock()
         try:  # not before: an interrupt in between would leave the lock there
             self.waiters.append(lock)
             if not there_is_one():
