@@ -958,7 +958,7 @@ def write_buffers(fd: int, buffers: Sequence[Bytes], patience_ms: int) -> int:
     """
 
 def monotonic() -> float:
-    """Return seconds since an arbitrary fixed point: ``time.monotonic()``, which tests patch."""
+    """Return what ``time.monotonic()`` does, even if a test has replaced that."""
 
 def lacks_memory() -> bool:
     """Return whether the system refuses the memory that a usual step of a stage needs."""

@@ -42,7 +42,7 @@ cpdef enum:
 
 
 def monotonic():
-    """Return seconds since an arbitrary fixed point: ``time.monotonic()``, which tests patch."""
+    """Return what ``time.monotonic()`` does, even if a test has replaced that."""
     return kernel_clock(0) / <double>_NS
 
 

@@ -61,7 +61,7 @@ GroupEffect = SendFindGroup | SendTxnOffsetCommit | LeaveGroup | ReportOffsets
 
 
 class GroupOffsets:
-    """Decides what is sent to the coordinators of groups. All of one transaction, so in turn."""
+    """Decides what is sent to the coordinators of groups, of which one is connected at a time."""
 
     def __init__(
         self,

@@ -44,7 +44,7 @@ FAILURES = (ConnectionFailed, AuthenticationFailed, NoCommonVersion, WireError, 
 
 
 def no_answer(session: Session, protocol: str) -> ConnectionFailed:
-    """Return the error for a broker that does not answer the own request of *session*."""
+    """Return the error for a broker that does not answer a request that *session* itself made."""
     if session.state is SessionState.CHECKING:
         return ConnectionFailed(
             "the connection was unused, and the broker does not answer on it any more; perhaps a "

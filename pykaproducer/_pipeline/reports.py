@@ -196,7 +196,7 @@ class Settler:
         self._report(reports)
 
     def _report(self, settled: Sequence[Slice | None]) -> None:
-        """Wake those who wait for *settled*, up to the first None, and have callbacks run.
+        """Wake the waiters of *settled*, up to the first None, and have callbacks run.
 
         Without memory it waits, because nothing else would report these rows.
         """

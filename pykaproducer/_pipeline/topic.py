@@ -61,7 +61,7 @@ class _Unknown:
     """Rows for partitions that are not in the view."""
 
     part: Slice
-    #: They wait since then (monotonic seconds).
+    #: Since when they wait (monotonic seconds).
     since: float
     #: When the first view was requested that does not have their partitions, either.
     denied_at: float | None = None

@@ -322,7 +322,7 @@ class Pipeline:
         return ""
 
     def stuck_callback(self, pending: int) -> str:
-        """Return that the callbacks of *pending* messages have not returned, and which one runs.
+        """Return how many callbacks have not returned, of *pending* messages, and which one runs.
 
         "" if messages have no outcome yet, or no callback is to blame.
         """
