@@ -121,16 +121,13 @@ def _template(settings: AssertionSettings) -> Mapping[str, Any]:
     if path is None:
         return {}
     content, parts = read_file(_TEMPLATE, path, _LARGEST), ("header", "payload")
+    why = "must be an object with header and payload only"
     try:
         found = json.loads(content)
     except (ValueError, RecursionError):  # with the contents, which may be a key by mistake
-        found = content
-    if found is content:
-        raise ConfigurationError(f"setting {_TEMPLATE}: {path!r} is not JSON")
+        found, why = None, "is not JSON"
     if not isinstance(found, dict) or not set(found) <= set(parts):
-        raise ConfigurationError(
-            f"setting {_TEMPLATE}: {path!r} must be an object with header and payload only"
-        )
+        raise ConfigurationError(f"setting {_TEMPLATE}: {path!r} {why}")
     for name in parts:
         if not isinstance(found.get(name, {}), dict):
             raise ConfigurationError(f"setting {_TEMPLATE}: in {path!r} {name} is not an object")

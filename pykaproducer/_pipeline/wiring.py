@@ -322,9 +322,9 @@ class Pipeline:
         return ""
 
     def stuck_callback(self, pending: int) -> str:
-        """Return how many callbacks have not returned, of *pending* messages, and which one runs.
+        """Return a text on the callbacks of *pending* messages, which have not returned.
 
-        "" if messages have no outcome yet, or no callback is to blame.
+        "" if a message has no outcome yet.
         """
         if not all(chunk.is_settled for chunk in self.incomplete.chunks()):
             return ""
