@@ -82,6 +82,8 @@ _LOG_TIMEOUT: Final = 1.0
 class Pipeline:
     """All stages of one producer."""
 
+    _is_abandoned = False  # in the child of a fork: see abandon()
+
     def __init__(
         self,
         config: Config,
@@ -105,7 +107,6 @@ class Pipeline:
         # signal whose handler flushes too, and waits for a stage that waits for the lock.
         # Stages of topics and partitions are removed when they are no longer used.
         self.stages: dict[AnyWorker, None] = {}
-        self._is_abandoned = False
         # Removed stages whose threads may still be running.
         self._gone: list[AnyWorker] = []
         self._gone_groups: list[AnyWorker] = []
