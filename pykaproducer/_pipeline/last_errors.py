@@ -90,7 +90,8 @@ class LastErrors:
                 return f"the topic cannot be looked up: {format_error_code(view.error_code)}"
             if partition >= view.partitions:
                 return self.cluster or f"the topic has {format_partition_numbers(view.partitions)}"
-            return self.cluster or "the partition has no leader"
+            no_leader = "the partition has no leader"
+            return no_leader if self.cluster is None else f"{no_leader}; {self.cluster}"
         return (
             self.brokers.get(leader)
             or self.throttled.get(leader)
