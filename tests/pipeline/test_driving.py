@@ -654,15 +654,20 @@ def test_the_bridge_wakes_a_task_in_its_compiled_wait(monkeypatch: pytest.Monkey
 
 def test_a_response_wakes_an_event_loop_once() -> None:
     calls: list[Any] = []
+    hold = Hold()
 
     async def send(p: Producer) -> None:
         loop = asyncio.get_running_loop()
         call = loop.call_soon_threadsafe
         loop.call_soon_threadsafe = lambda *args: (calls.append(args), call(*args))[1]  # type: ignore
-        await asyncio.gather(*(p.send("t", value) for value in numbers(50)))
+        waiting = asyncio.gather(*(p.send("t", value) for value in numbers(50)))
+        await asyncio.sleep(0)  # each message is awaited now
+        hold.release()
+        await waiting
 
     with running(topics={"t": 1}) as (cluster, p):
         warm(p)
         before = len(cluster.received("produce"))
+        cluster.next("produce", hold)
         asyncio.run(send(p))
         assert 0 < len(calls) <= len(cluster.received("produce")) - before
