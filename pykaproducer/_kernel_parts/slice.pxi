@@ -236,7 +236,9 @@ cdef class Slice:
             # failures, and failures of rows that are settled already, cannot exhaust the 16 bits of
             # Row.error.
             if not fail_part(self, settled, first):
-                del errors[first + (1 if settled.count else 0):]
+                errors.pop()            # needs no memory, as `del` of a part of the list would
+                if not settled.count:
+                    errors.pop()
         finally:
             leave_guard(&chunk.lock)
         return self.settled_part(settled, wake)

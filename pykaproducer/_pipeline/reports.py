@@ -67,7 +67,7 @@ class Reports(Worker[Slice]):
                 log_error = delivery.log_callback_error
                 if not self.compiled_inbox.run_callbacks(log_error, ITEMS_PER_ROUND):
                     return True
-            # Another stage may have set the deadline meanwhile: its wake-up was for that, too.
+            # Another stage may have set the deadline, and its wake-up has ended this wait.
             due = self.deadline()
             if due is not None and (deadline is None or due < deadline):
                 return True

@@ -306,7 +306,7 @@ class Worker(Generic[Item]):
                 self.handle(item)
                 self.on_inbox_drained()
             except BaseException as error:  # the crash policy, as in the stage's own thread
-                self._on_crash(self, error)
+                self._crash(error)
                 return True
             deadline = self.next_wakeup()
             earlier = deadline is not None and (
@@ -415,9 +415,22 @@ class Worker(Generic[Item]):
         try:
             self._loop()
         except BaseException as error:  # the policy settles everything, and marks the producer
-            self._on_crash(self, error)
+            self._crash(error)
         finally:
             threads.stop_keeping(self)
+
+    def _crash(self, error: BaseException) -> None:
+        """Apply the crash policy, for whose call alone there may be no memory."""
+        while True:
+            try:
+                self._on_crash(self, error)
+                return
+            except MemoryError:
+                pass
+            try:
+                self.shortage.wait()
+            except MemoryError:
+                pass
 
     def _wakes_at(self, deadline: float | None) -> float | None:
         """Start missing threads; return when to wake up, at *deadline* at the latest."""
@@ -453,7 +466,7 @@ class Worker(Generic[Item]):
         try:
             return self._wakes_at(self.deadline())
         except MemoryError:
-            return 0.0  # tries again at once: what to wait for is not known
+            return 0.0  # the deadline is unknown, so the stage looks again at once
 
     def pauses(self) -> bool:
         """Begin a pause, or continue it, if there is no memory for a step; return whether so.

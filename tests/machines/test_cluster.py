@@ -145,7 +145,7 @@ def test_a_partition_that_an_answer_lacks_has_no_leader(
     assert view.topics["t"].partitions == 4
     assert available(view, "t") == sorted(set(indexes))
     assert view.topics["t"].is_complete is False
-    # Another server may know them; not for ever, as none may.
+    # Another server may know them. The search ends, because none may.
     out_of_date = []
     for _ in range(2 * REWINDS):
         out_of_date.append(view.is_out_of_date(["t"]))

@@ -154,7 +154,7 @@ def test_a_broker_whose_refusal_makes_no_sense(cluster: ScriptedCluster, talk: T
 def test_an_answer_of_more_than_a_mebibyte_before_it_is_ready(
     cluster: ScriptedCluster, talk: Talk
 ) -> None:
-    """Whoever answers on the address may send it, before it has proven anything."""
+    """A server can send it before the client has checked its identity."""
     cluster.next("api_versions", Mangle(lambda framed: ((1 << 20) + 1).to_bytes(4, "big")))
     talk.connection.open()
     assert "1048577 bytes, more than the 1048576" in talk.until(Lost).reason
