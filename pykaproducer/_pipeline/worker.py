@@ -402,9 +402,17 @@ class Worker(Generic[Item]):
         # get here runs the stage.
         if not self._claim.acquire(blocking=False):
             return
+        try:
+            self.shortage.repeat(self._begin)
+            self._loop()
+        except BaseException as error:  # the policy settles everything, and marks the producer
+            self._crash(error)
+        finally:
+            threads.stop_keeping(self)
+
+    def _begin(self) -> None:
+        """Make the calling thread the stage's own. Without memory, it may be repeated."""
         self.thread = threading.current_thread()
-        if self.stopping:
-            self._items.append(STOP)
         if not self.is_user_thread:
             this_thread.is_stage = True
             this_thread.on_crash = self._on_crash
@@ -412,12 +420,8 @@ class Worker(Generic[Item]):
         guarded_log.pass_lines_to(self._pass_on_line)
         if self.keeps_threads:
             threads.keep(self, self.wake)
-        try:
-            self._loop()
-        except BaseException as error:  # the policy settles everything, and marks the producer
-            self._crash(error)
-        finally:
-            threads.stop_keeping(self)
+        if self.stopping:
+            self._items.append(STOP)
 
     def _crash(self, error: BaseException) -> None:
         """Apply the crash policy, for whose call alone there may be no memory."""
