@@ -963,6 +963,9 @@ def monotonic() -> float:
 def lacks_memory() -> bool:
     """Return whether the system refuses the memory that a usual step of a stage needs."""
 
+def call_in_any_case(function: Callable[[T, Any], None], first: T, second: Any) -> None:
+    """Call *function* until it has memory to begin, and does not raise MemoryError."""
+
 def poll_events(watched: list[tuple[int, int]], timeout_ms: int) -> list[int]:
     """Wait for one of *watched*, pairs ``(fd, events of poll(2))``.
 

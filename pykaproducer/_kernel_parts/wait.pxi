@@ -51,6 +51,15 @@ def lacks_memory():
     return kernel_lacks_memory()
 
 
+def call_in_any_case(function, first, second):
+    """Call *function* until it has memory to begin, and does not raise MemoryError."""
+    while True:
+        try:
+            return function(first, second)
+        except MemoryError:
+            pass
+
+
 def poll_events(list watched not None, int timeout_ms):
     """Wait for one of *watched*, pairs ``(fd, events of poll(2))``, for at most *timeout_ms*.
 

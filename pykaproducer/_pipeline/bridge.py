@@ -20,6 +20,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import pykaproducer._kernel as _kernel
 from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._errors.formatting import format_partition
 from pykaproducer._kernel import CallerLink, ConnectionMetrics, ProduceRequest
@@ -378,15 +379,8 @@ class Bridge(SocketWorker[BridgeItem]):
 
     def _report_settled(self) -> None:
         if (request := self.caller_link.unreported) is not None:
-            report = self._callers.report_settled
-            report((), request.finished)
-            while (part := request.reports[0]) is not None:
-                if part.wants_report:
-                    report((part,), ())
-                    request.drop_report()
-                else:  # if there is no memory in the middle, its rows must not be released again
-                    request.drop_report()
-                    report((part,), ())
+            report, reports = self._callers.report_settled, iter(request.reports)
+            _kernel.call_in_any_case(report, reports, request.finished)
             self.caller_link.forget_unreported()
 
     def _take_over(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -26,7 +26,7 @@ class CallerHooks:
     #: Adds a chunk to those for which a flush waits.
     track: Callable[[Chunk], None]
     #: Reports what was settled of a request; see ``Settler``.
-    report_settled: Callable[[Sequence[Slice | None], Sequence[Chunk | None]], None]
+    report_settled: Callable[[Iterator[Slice | None], Sequence[Chunk | None]], None]
     #: Reports what is settled while the Bridge waits.
     inbox: ReportsInbox
 

@@ -13,7 +13,7 @@ logs failures that neither a callback nor a read outcome has reported (see ``unr
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pykaproducer._kernel as _kernel
@@ -148,6 +148,7 @@ class Settler:
         """Settle the rows of *batch* as delivered, at offsets from *base_offset* on."""
         metrics = self._metrics
         settled: list[Slice | None] = [None] * len(batch.parts)
+        reports, report = iter(settled), self.report_settled
         try:
             rows, nbytes = _kernel.deliver_parts(
                 batch.parts, base_offset, timestamp, metrics.delivery, now, settled
@@ -159,19 +160,20 @@ class Settler:
                     if part is not None:
                         trace.note("settled", None, part, detail="delivered")
         finally:  # even if there was no memory for the rest
-            self._report(settled)
+            _kernel.call_in_any_case(report, reports, ())
 
     def fail(self, part: Slice, make_error: MakeError) -> None:
         """Settle *part* as failed; *make_error* is called for either status."""
         errors = make_error(Status.NOT_PERSISTED), make_error(Status.POSSIBLY_PERSISTED)
         # Before the look at the rows, which may get their outcome from another stage after that.
-        report = None if self.on_failure is None else self.on_failure()
-        if report is not None and not part.is_settled:
+        note = None if self.on_failure is None else self.on_failure()
+        if note is not None and not part.is_settled:
             # Of rows that have expired with a partition, the kernel knows whether they were sent.
             unsure = isinstance(errors[1], DeliveryTimeoutError) and part.partition >= 0
-            report(errors[unsure])
-        reports: list[Slice | None] = [None]
-        settled = reports[0] = part.fail(*errors, wake=False)
+            note(errors[unsure])
+        failed: list[Slice | None] = [None]
+        reports, report = iter(failed), self.report_settled
+        settled = failed[0] = part.fail(*errors, wake=False)
         if settled is not None:
             try:
                 now = self._clock.monotonic()
@@ -179,48 +181,44 @@ class Settler:
                 if (trace := self._metrics.trace) is not None:
                     trace.note("settled", None, settled, detail=str(errors[0]))
             finally:  # even if there was no memory for the rest
-                self._report(reports)
+                _kernel.call_in_any_case(report, reports, ())
 
     def report_settled(
-        self, reports: Sequence[Slice | None], finished: Sequence[Chunk | None]
+        self, reports: Iterator[Slice | None], finished: Sequence[Chunk | None]
     ) -> None:
-        """Report slices that a compiled step has settled.
+        """Report settled slices: wake their waiters, and have callbacks run.
 
         *finished*: chunks that are complete and have nothing to report. Both end with the first
         None, if there is one: the step makes room for the largest possible number.
+
+        Nothing else would report these rows. So the step calls it until there is memory for it, and
+        it goes on with what is left of *reports*.
         """
         for chunk in finished:
             if chunk is None:
                 break
             self._incomplete.leave(chunk)
-        self._report(reports)
-
-    def _report(self, settled: Sequence[Slice | None]) -> None:
-        """Wake the waiters of *settled*, up to the first None, and have callbacks run.
-
-        Without memory it waits, because nothing else would report these rows.
-        """
         with_callbacks = False
-        for part in self.shortage.repeat(lambda: iter(settled)):
+        for part in reports:
             if part is None:
                 break
-            finished = remembered = last = sooner = False
+            ended = remembered = last = sooner = False
             while True:  # each step may be repeated, or is not
                 try:
                     if part.chunk.has_waiters:
                         wake(part.wake_waiters)
                     if self._incomplete.watches_outcomes and part.chunk.is_settled:
                         self._incomplete.settled(part.chunk)
-                    if not finished and part.wants_report and not self._no_reports:
+                    if not ended and part.wants_report and not self._no_reports:
                         self._reports.append(part)
                         with_callbacks = True
                         break
                     # It has no callbacks to run, or they are not run any more.
-                    if not finished:
+                    if not ended:
                         if (trace := self._metrics.trace) is not None:
                             trace.note("reported", None, part, detail="no callback")
                         last = part.finish()
-                        finished = True
+                        ended = True
                     # Before leave(), after which a waiting flush may return.
                     if not remembered:
                         sooner = self._unreported.remember(part, part.chunk)
@@ -231,7 +229,10 @@ class Settler:
                         self._incomplete.leave(part.chunk)
                     break
                 except MemoryError:
-                    self.shortage.wait()
+                    try:
+                        self.shortage.wait()
+                    except MemoryError:
+                        pass
         if with_callbacks:
             inbox = self._reports.compiled_inbox
             inbox.is_open = self._reports.is_alive()

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+import pykaproducer._kernel as _kernel
 from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._errors.formatting import format_error_code, format_partition
 from pykaproducer._errors.hints import ADVICE_IN_TRANSACTIONS, advice_for_batch
@@ -109,11 +110,12 @@ class ProduceResponseHandler:
     def _settle(self, request: ProduceRequest, now: float) -> list[int]:
         """Settle confirmed batches in one step. Return the places of those that are left."""
         self._settler.shortage.repeat(request.prepare_settling)
+        reports, report = iter(request.reports), self._settler.report_settled
         try:
             return self.request_settler.settle(request, now)
         finally:
             # Those of batches before one for which there was no memory, too.
-            self._settler.report_settled(request.reports, request.finished)
+            _kernel.call_in_any_case(report, reports, request.finished)
 
     def written(self, request: ProduceRequest) -> None:
         """Deliver the batches of a request with ``acks=0``, of which the last byte was written."""
