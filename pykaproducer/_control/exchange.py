@@ -39,6 +39,8 @@ _PATIENCE = 1.0
 _TOLERATED = 1
 #: A reason is logged again after this time (seconds).
 _REPEAT = 30.0
+#: Number of coordinators that are remembered after a call.
+_MOST_COORDINATORS = 1000
 
 
 class ControlExchange:
@@ -92,6 +94,9 @@ class ControlExchange:
         for link in [each for each in self._links if not each.is_free]:
             self._drop(link)
         self._lookups.clear()
+        for known in (self._places, self._named_by):
+            for key in list(known)[:-_MOST_COORDINATORS]:
+                known.pop(key, None)  # an interrupt may have come between
 
     def close(self) -> None:
         """Close all connections, and end the call under way, which a signal has interrupted."""
@@ -178,6 +183,7 @@ class ControlExchange:
         link.close()  # first: after an interrupt it is closed again
         if link in self._links:  # otherwise a signal handler has called close()
             self._links.remove(link)
+        self._named_by = {key: each for key, each in self._named_by.items() if each is not link}
 
     # Waiting -------------------------------------------------------------------------------------
 

@@ -228,9 +228,12 @@ class Distrust:
 
     _PATIENCE = 3
     _MOST_PATIENCE = 48
+    #: How many things other than topics are remembered. Their waiters give up without notice.
+    _MOST_OTHERS = 100
 
     def __init__(self) -> None:
         #: A thing needed -> number of consecutive responses in vain, and how many are tolerated.
+        #: In the order of the last responses about them.
         self._doubts: dict[_Place, tuple[int, int]] = {}
         self._rejected: set[tuple[str, int]] = set()
 
@@ -263,7 +266,11 @@ class Distrust:
     def responded(self, what: Hashable, *, in_vain: bool) -> bool:
         """Return whether to switch to another server, after a response about *what*."""
         place = (what, _WHOLE)
-        return self._count({place}, {place} if in_vain else set())
+        is_enough = self._count({place}, {place} if in_vain else set())
+        others = [place for place in self._doubts if not isinstance(place[0], str)]
+        for place in others[: -self._MOST_OTHERS]:
+            del self._doubts[place]
+        return is_enough
 
     def _count(self, about: set[_Place], vain: set[_Place]) -> bool:
         before = self._doubts

@@ -436,6 +436,17 @@ def test_what_is_told_at_last_begins_anew() -> None:
         assert told == [False] * 3
 
 
+def test_what_is_not_asked_for_any_more_is_forgotten() -> None:
+    """A program may use any number of groups, and give up waiting for their coordinators."""
+    distrust, view = Distrust(), seen(topic("t", 0))
+    assert refused(distrust, view, 3)[-1]
+    groups = [("group", str(number)) for number in range(1000)]
+    for group in (*groups, groups[0], groups[-1], groups[0]):
+        assert not distrust.responded(group, in_vain=True)
+    assert distrust.responded(groups[-1], in_vain=True)
+    assert refused(distrust, view, 6) == [False] * 5 + [True]
+
+
 # Partitions that servers deny ---------------------------------------------------------------------
 
 A, B = ("a", 1), ("b", 1)

@@ -25,7 +25,7 @@ from pykaproducer import (
     UnsupportedFeatureError,
 )
 from pykaproducer._wire.messages import decode_api_versions
-from pykaproducer.testing import ScriptedCluster
+from pykaproducer.testing import FakeClock, ScriptedCluster
 from pykaproducer.testing.scripted import Hold
 from pykaproducer.transaction_control import CommittedOffset
 from tests._support.threads import Call
@@ -92,6 +92,15 @@ def test_nothing_is_asked(control: TransactionControl) -> None:
     assert control.fence([]) == ()
     assert control.complete_all([], commit=True) == []
     assert control.offsets([]) == {}
+
+
+def test_coordinators_are_remembered_for_the_ids_asked_for_last() -> None:
+    names = [f"id-{number}" for number in range(1500)]
+    with ScriptedCluster() as scripted, scripted_control(scripted, FakeClock()) as control:
+        for asked, lookups in ((names, True), (names[-1000:], False), (names[:1], True)):
+            before = len(scripted.received("find_coordinator"))
+            assert list(control.describe(asked)) == asked
+            assert (len(scripted.received("find_coordinator")) > before) is lookups
 
 
 # Offsets ------------------------------------------------------------------------------------------
