@@ -82,6 +82,9 @@ class Desk(Protocol):
 
     def answered(self, request: ProxiedRequest) -> None: ...
 
+    def altered(self, api_key: int, version: int, response: bytes) -> bytes:
+        """Return what is forwarded instead of *response*, without its length."""
+
     def forget(self, requests: Iterator[ProxiedRequest]) -> None:
         """Drop requests that will not be answered because their connection has ended."""
 
@@ -171,6 +174,8 @@ class Relay:
         #: Unanswered watched requests by correlation id, and where to cut each. Others if they are
         #: to be cut.
         self._open: dict[int, tuple[ProxiedRequest, Cut | None]] = {}
+        #: API and version of each request that is to be answered, by correlation id.
+        self._apis: dict[int, tuple[int, int]] = {}
         for each in (client, self._broker):
             each.setblocking(False)
             each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -285,8 +290,10 @@ class Relay:
         cut = None
         request = ProxiedRequest(correlation_id, len(frame), api_key=key)
         if key == PRODUCE and _acks(frame, version) == 0:
-            pass  # it is not answered
-        elif key in self._desk.watched:
+            self._up.put(_Piece(due, frame))  # it is not answered
+            return
+        self._apis[correlation_id] = key, version
+        if key in self._desk.watched:
             cut = self._desk.seen(request)
             self._open[correlation_id] = request, cut
         else:
@@ -305,6 +312,9 @@ class Relay:
         if cut is Cut.AFTER:
             self._cut()
         self._open.pop(correlation_id, None)
+        if correlation_id in self._apis:
+            changed = self._desk.altered(*self._apis.pop(correlation_id), frame[4:])
+            frame = struct.pack(">i", len(changed)) + changed
         self._down.put(_Piece(due, frame, answers=request))
 
     def _write(self, direction: _Direction, now: float) -> None:

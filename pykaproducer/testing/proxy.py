@@ -74,6 +74,7 @@ class FaultProxy:
         self._unanswered: dict[ProxiedRequest, None] = {}
         self._cuts = 0
         # Used by the thread only.
+        self._changes: dict[int, Callable[[int, bytes], bytes]] = {}
         self._target = target
         self.weather = Weather()
         self._relays: list[Relay] = []
@@ -231,6 +232,21 @@ class FaultProxy:
         self.cut_all()
         self._call(self._refuse)
 
+    def alter(self, api_key: int, change: Callable[[int, bytes], bytes] | None) -> None:
+        """Forward what *change* returns instead of each response to requests of *api_key*.
+
+        It is called, in the proxy's thread, with the version and the response without its length.
+        If it raises :class:`ValueError`, the connection is reset. None ends it; :meth:`restore`
+        does not.
+        """
+
+        def set_change() -> None:
+            self._changes.pop(api_key, None)
+            if change is not None:
+                self._changes[api_key] = change
+
+        self._call(set_change)
+
     def restore(self) -> None:
         """End every fault, forward queued data, and discard pending cuts."""
         with self._changed:
@@ -264,6 +280,10 @@ class FaultProxy:
             request.answered = True
             self._unanswered.pop(request, None)
             self._changed.notify_all()
+
+    def altered(self, api_key: int, version: int, response: bytes) -> bytes:
+        change = self._changes.get(api_key)
+        return response if change is None else change(version, response)
 
     def forget(self, requests: Iterator[ProxiedRequest]) -> None:
         with self._changed:

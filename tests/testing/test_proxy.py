@@ -315,6 +315,33 @@ def test_all_requests_of_a_connection_are_cut_with_it(
     assert proxy.cuts == 3
 
 
+def test_answers_are_altered(server: Server, proxy: FaultProxy, client: socket.socket) -> None:
+    def change(version: int, response: bytes) -> bytes:
+        if response[4:] == b"bad":
+            raise ValueError(response)
+        return response[:4] + b"in version %d: " % version + response[4:]
+
+    proxy.alter(METADATA, change)
+    client.sendall(request(1) + request(2, key=METADATA, version=8))
+    connection = server.connections.get(timeout=PATIENCE)
+    seen(proxy, 1)
+    connection.sendall(answer(1) + answer(2, 6))
+    changed = frame(answer(2)[4:] + b"in version 8: ..")
+    assert receive(client, len(answer(1) + changed)) == answer(1) + changed
+    proxy.restore()
+    client.sendall(request(3, key=METADATA) + request(4))
+    seen(proxy, 1)
+    connection.sendall(frame(struct.pack(">i", 3) + b"bad"))
+    assert_reset(client)
+    proxy.alter(METADATA, None)
+    with connect(proxy) as another:
+        another.sendall(request(5, key=METADATA) + request(6))
+        connection = server.connections.get(timeout=PATIENCE)
+        seen(proxy, 1)
+        connection.sendall(answer(5))
+        assert receive(another, len(answer(5))) == answer(5)
+
+
 def test_restore_takes_back_a_cut(server: Server, proxy: FaultProxy, client: socket.socket) -> None:
     proxy.cut(Cut.BEFORE)
     proxy.restore()
