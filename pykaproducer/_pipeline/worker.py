@@ -55,7 +55,7 @@ from pykaproducer._pipeline.current_thread import this_thread
 from pykaproducer._pipeline.metrics import ProducerMetrics
 from pykaproducer._pipeline.shortage import Shortage
 from pykaproducer._util import guarded_log, threads
-from pykaproducer._util.clock import Clock, WakeEvent, earlier
+from pykaproducer._util.clock import Clock, WakeEvent, earlier, held_lock
 from pykaproducer._util.deques import copied_items
 
 
@@ -84,30 +84,47 @@ def spawn(name: str, target: Callable[[], None], *, daemon: bool = True) -> thre
     Raises:
         RuntimeError, MemoryError: the system refuses a thread. See :func:`spawn_later`.
     """
-    thread = _Thread(target=target, name=name, daemon=daemon)
+    thread = _Thread(name, target, daemon)
     thread.start()
-    if thread.has_failed:
+    thread.decided.acquire()
+    if not thread.has_begun:
         raise MemoryError("the new thread had no memory to begin")
     return thread
 
 
 class _Thread(threading.Thread):
-    """A thread whose start() returns even if there is no memory for its first steps."""
+    """A thread whose start() returns even if there is no memory for its first steps.
 
-    has_begun = has_failed = False
+    Without that memory it may end before its target is called, also after start() has returned. So
+    :attr:`decided` is released when it is known whether the target is called: ``has_begun``.
+    """
+
+    has_begun = False
+
+    def __init__(self, name: str, target: Callable[[], None], daemon: bool) -> None:
+        super().__init__(name=name, daemon=daemon)
+        self._task: Callable[[], None] | None = target
+        self.decided = held_lock()
 
     def _bootstrap(self) -> None:
         try:
             super()._bootstrap()  # type: ignore[misc]
         finally:
-            if not self.has_begun:
-                self.has_failed = True
-                self._started.set()  # type: ignore[attr-defined]
+            while not self.has_begun:
+                try:
+                    self._started.set()  # type: ignore[attr-defined]
+                    self.decided.release()
+                    break
+                except MemoryError:
+                    pass
 
     def run(self) -> None:
-        """Run the target."""
+        """Run the target. There is always memory for the steps before that: they need none."""
+        task, self._task = self._task, None
+        assert task is not None, "a thread is started once"
         self.has_begun = True
-        super().run()
+        self.decided.release()
+        task()
 
 
 @dataclass(frozen=True, slots=True)
@@ -400,7 +417,7 @@ class Worker(Generic[Item]):
         # No lock is held while a thread is started: a user thread may be interrupted there, and its
         # signal handler may wait for this stage. So two threads may be started; the first one to
         # get here runs the stage.
-        if not self._claim.acquire(blocking=False):
+        if not self._is_first():
             return
         try:
             self.shortage.repeat(self._begin)
@@ -409,6 +426,13 @@ class Worker(Generic[Item]):
             self._crash(error)
         finally:
             threads.stop_keeping(self)
+
+    def _is_first(self) -> bool:
+        while True:
+            try:
+                return self._claim.acquire(blocking=False)
+            except MemoryError:
+                self.shortage.wait()
 
     def _begin(self) -> None:
         """Make the calling thread the stage's own. Without memory, it may be repeated."""
@@ -452,12 +476,15 @@ class Worker(Generic[Item]):
     def _loop(self) -> None:
         stop_has_come = False
         while not self.is_abandoned:
-            with self._running:
+            self._running.acquire()  # "with" needs memory
+            try:
                 self._sleeps_until = None
                 stop_has_come = self._work() or stop_has_come
                 if stop_has_come and self.can_stop():
                     break
                 deadline = self._sleeps_until = self._sleep_end()
+            finally:
+                self._running.release()
             try:
                 self.wait_for_items(deadline)
             except MemoryError:

@@ -24,6 +24,7 @@ from pykaproducer._net.outbox import Outbox
 from pykaproducer._net.poller import Poller
 from pykaproducer._pipeline.bridge import Down, RequestsLost
 from pykaproducer._pipeline.broker import BrokerWorker
+from pykaproducer._pipeline.worker import _Thread
 from pykaproducer._util import compression
 from pykaproducer.testing import ScriptedCluster
 from pykaproducer.testing.scripted import Drop, Exchange, Hold, Mangle, Refuse, garbage
@@ -227,6 +228,23 @@ def refuse_once(
 
     monkeypatch.setattr(place, name, call)
     return refused
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("stage", ["dispatcher", "metadata", "topic-t", "bridge", "reports"])
+def test_a_thread_without_memory_for_its_first_steps_is_started_again(
+    monkeypatch: pytest.MonkeyPatch, stage: str
+) -> None:
+    refused = refuse_once(monkeypatch, _Thread, "run", lambda thread: stage in thread.name)
+    told = Told()
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        cluster.producer(stage_threads="own") as producer,
+    ):
+        producer.send("t", b"value", on_delivery=told).result(SOON)
+        producer.flush(SOON)
+        assert refused
+        assert len(told.values) == 1
 
 
 def runs_a_bridge() -> bool:
