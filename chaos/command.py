@@ -75,6 +75,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="pykaproducer: wait for most messages before the next is sent",
     )
     parser.add_argument(
+        "--tls", action="store_true", help="pykaproducer: TLS, with client certificates"
+    )
+    parser.add_argument(
+        "--refused-topic",
+        action="store_true",
+        help="pykaproducer: send to another topic as well, which rejects every batch",
+    )
+    parser.add_argument(
         "--producers",
         type=positive,
         default=1,
@@ -109,6 +117,11 @@ def check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> Non
     for kind in () if arguments.transactions else arguments.only or ():
         if kind not in KINDS:
             parser.error(f"--only {kind!r} needs --transactions")
+        if kind not in messages.kinds_for(arguments):
+            parser.error(f"--only {kind!r} cannot happen with these options")
+    is_other = arguments.transactions or arguments.producer != "pykaproducer"
+    if is_other and (arguments.tls or arguments.refused_topic):
+        parser.error("--tls and --refused-topic need pykaproducer and no --transactions")
     peer = arguments.producer.replace("-", "_").replace("kafka_python", "kafka")
     if importlib.util.find_spec(peer) is None:
         parser.error(f"{peer} is not installed: pip install -r benchmarks/requirements.txt")

@@ -16,8 +16,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar
 
+from chaos import altered, secured, shortage
 from chaos.ledger import Counters
 from chaos.stage import Stage, wait_for
 from pykaproducer.testing import ClusterError, Cut, FaultProxy
@@ -43,7 +45,11 @@ class Faults:
     batches affected.
     """
 
-    def __init__(self, stage: Stage, counters: Counters, seed: int) -> None:
+    def __init__(
+        self, stage: Stage, counters: Counters, seed: int, directory: Path = Path()
+    ) -> None:
+        #: The directory of the process under load.
+        self._directory = directory
         self._stage = stage
         self._counters = counters
         self._random = random.Random(seed)
@@ -59,7 +65,9 @@ class Faults:
 
     def strike(self, kind: str) -> int:
         """Inject one fault until its end; return the number of in-flight batches affected."""
-        outstanding = sum(self._counters.sent) - sum(self._counters.settled)
+        # Without the topic that is always rejected.
+        mine = slice(self._stage.partitions)
+        outstanding = sum(self._counters.sent[mine]) - sum(self._counters.settled[mine])
         struck = self.KINDS[kind](self)
         return struck if outstanding > 0 else 0
 
@@ -194,6 +202,23 @@ class Faults:
     def _refuse(self) -> int:
         return self._change(FaultProxy.refuse, partial(self._hold, 0.2, 3.0))
 
+    def _lie(self, *, old: bool) -> int:
+        """Elect leaders while some brokers name those from before, or answer with holes."""
+        stage, proxies = self._stage, self._some_proxies()
+        requests = self._requests(stage.proxies)
+        change = altered.holes(stage.topic, self._random.randrange(2**32))
+        if old:
+            change = altered.old_view(stage.topic, stage.view())
+        try:
+            for proxy in proxies:
+                proxy.alter(altered.METADATA, change)
+            stage.elect(self._random.randrange(1, stage.size))
+            self._hold(0.5, 4.0)
+        finally:
+            for proxy in proxies:
+                proxy.alter(altered.METADATA, None)
+        return len(requests)
+
     def _change(
         self,
         change: Callable[[FaultProxy], None],
@@ -217,6 +242,11 @@ class Faults:
     def _quota(self) -> int:
         rate = self._random.choice((5_000.0, 20_000.0, 50_000.0))
         return self._limit(self._stage.quota, rate, 5.0)
+
+    def _throttle_all(self) -> int:
+        """Have the brokers throttle requests of every kind, by up to a second each."""
+        limit = partial(self._stage.quota, key="request_percentage")
+        return self._limit(limit, self._random.choice((0.01, 0.1, 1.0)), 5.0)
 
     def _small_batches(self) -> int:
         """Limit the topic to batches of a few messages: larger ones are rejected and split."""
@@ -260,6 +290,33 @@ class Faults:
         finally:
             resource.prlimit(process, resource.RLIMIT_NOFILE, usual)
         return struck
+
+    def _no_memory(self) -> int:
+        """Refuse the process memory again and again."""
+        requests = self._requests(self._stage.proxies)
+        (self._directory / shortage.FILE).touch()
+        self._hold(0.5, 3.0)
+        (self._directory / shortage.FILE).unlink()
+        return len(requests)
+
+    def _renew(self) -> int:
+        """Replace the authority, and all certificates, the client's before or after the brokers'.
+
+        Sometimes a file of the client is incomplete for a while.
+        """
+        proxies: list[Any] = self._stage.proxies
+        requests = self._requests(proxies)
+        context, files = secured.issue(self._directory)
+        half = {name: files[name][:500] for name in self._random.sample([*files], 1)}
+        write = partial(secured.write, self._directory)
+        steps = [partial(write, files), *(partial(proxy.secure, context) for proxy in proxies)]
+        self._random.shuffle(steps)
+        for step in [partial(write, half), *steps][self._random.randrange(2) :]:
+            step()
+            for proxy in self._some_proxies():
+                proxy.cut_all()
+            self._hold(0.0, 1.0)
+        return len(requests)
 
     # Shared helpers ----------------------------------------------------------------------------
 
@@ -317,6 +374,11 @@ class Faults:
         "small batches": _small_batches,
         "client SIGSTOP": _stop_client,
         "no descriptors": _no_descriptors,
+        "no memory": _no_memory,
+        "old metadata": partial(_lie, old=True),
+        "metadata holes": partial(_lie, old=False),
+        "all throttled": _throttle_all,
+        "renewed files": _renew,
     }
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.child import Parent
-from chaos import ledger
+from chaos import ledger, shortage
 from chaos.ledger import Ledger
 from chaos.producers import CLIENTS, Client, Refused, Settings
 
@@ -48,10 +48,13 @@ class Load:
     def _send(self) -> None:
         begin, turn = time.monotonic(), 0
         while not self._end.is_set():
-            due = int((time.monotonic() - begin) * self._rate)
-            while turn < due and not self._end.is_set():
-                self._one(turn % len(self._numbers))
-                turn += 1
+            try:
+                due = int((time.monotonic() - begin) * self._rate)
+                while turn < due and not self._end.is_set():
+                    self._one(turn % len(self._numbers))
+                    turn += 1
+            except MemoryError:
+                pass  # refused to this thread, before it has sent anything
             time.sleep(_TICK)
 
     def _one(self, partition: int) -> None:
@@ -61,17 +64,25 @@ class Load:
         called = time.monotonic()
         try:
             self._clients[partition % len(self._clients)].send(partition, value, told)
-        except Refused:
-            self.refused += 1
+        except (Refused, MemoryError):
+            accepted = False
         else:
+            accepted = True
+        shortage.pause()
+        if accepted:
             self._numbers[partition] = number + 1
             self._book.sent(partition, number, called)
+        else:
+            self.refused += 1
         self.longest = max(self.longest, time.monotonic() - called)
+        shortage.resume()
 
 
 def measure(job: Mapping[str, Any], parent: Parent) -> dict[str, Any]:
     """Send while the parent injects faults; then close, and count the remaining resources."""
     book = Ledger(Path(job["directory"]), job["partitions"])
+    if job["client"] == "pykaproducer":
+        shortage.watch(Path(job["directory"]))
     threads, sockets = ledger.threads(), ledger.sockets()
     settings = Settings(**job["settings"])
     clients = [CLIENTS[job["client"]](settings) for _ in range(job["producers"])]

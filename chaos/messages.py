@@ -5,19 +5,25 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import asdict
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from benchmarks.child import RunFailed
 from benchmarks.runner import Measures, in_fresh_process
-from chaos import ledger, load
+from chaos import altered, ledger, load, secured
 from chaos.acts import HAPPENED, Act
 from chaos.audit import Defect, audit
 from chaos.faults import KINDS, Faults
-from chaos.producers import Settings
+from chaos.producers import REFUSED, Settings
 from chaos.readback import LogUnreadable, read
+from chaos.secured import SecuredProxy
 from chaos.stage import TOPIC, Stage, raised, wait_for
+from pykaproducer.testing import FaultProxy
 
 #: How long one fault, including recovery, may take before the run is considered hung (seconds).
 _SLOWEST_FAULT = 180
@@ -28,17 +34,29 @@ _DRAIN = 30.0
 def play(act: Act, arguments: argparse.Namespace, count: int | None, seconds: float | None) -> None:
     """Play *act* until *count* faults had an effect, or for so many *seconds*."""
     until = None if seconds is None else time.monotonic() + seconds
-    with tempfile.TemporaryDirectory() as name, raised(TOPIC, arguments.partitions) as stage:
-        directory = Path(name)
-        with ledger.watching(directory, stage.partitions) as counters:
-            faults = Faults(stage, counters, act.seed)
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        tls: dict[str, str] = {}
+        proxy: Callable[[], FaultProxy] = FaultProxy
+        if arguments.tls:
+            context, files = secured.issue(directory)
+            tls, proxy = secured.write(directory, files), partial(SecuredProxy, context)
+        stage = stack.enter_context(raised(TOPIC, arguments.partitions, proxy=proxy))
+        if arguments.refused_topic:
+            stage.cluster.create_topic(REFUSED, stage.partitions + 1)
+            for each in stage.proxies:
+                each.alter(altered.PRODUCE, altered.refused(REFUSED))
+        numbers = stage.partitions + arguments.refused_topic
+        with ledger.watching(directory, numbers) as counters:
+            faults = Faults(stage, counters, act.seed, directory)
 
             def strike() -> None:
-                kinds = arguments.only or KINDS
+                kinds = arguments.only or kinds_for(arguments)
                 act.strike(faults, kinds, count=count, until=until, stuck_as=Defect.STUCK)
 
             try:
-                job = _job(arguments, stage, directory)
+                job = _job(arguments, stage, directory) | {"partitions": numbers}
+                job["settings"]["tls"] = tls
                 limit = 60 + (seconds or 0) + (count or 1) * _SLOWEST_FAULT
                 measures = in_fresh_process(
                     "chaos.load", job, limit=limit, at={load.UNDER_LOAD: strike}
@@ -58,6 +76,16 @@ def play(act: Act, arguments: argparse.Namespace, count: int | None, seconds: fl
                 act.findings |= audit(messages, logs, job["settings"]["delivery_timeout"])
 
 
+def kinds_for(arguments: argparse.Namespace) -> list[str]:
+    """Return the kinds of faults that can happen with these options."""
+    absent = set()
+    if not arguments.tls:
+        absent.add("renewed files")
+    if arguments.producer != "pykaproducer" or arguments.waiting or find_spec("_testcapi") is None:
+        absent.add("no memory")
+    return [kind for kind in KINDS if kind not in absent]
+
+
 def _job(arguments: argparse.Namespace, stage: Stage, directory: Path) -> dict[str, Any]:
     settings = Settings(
         bootstrap_servers=stage.cluster.proxied_servers,
@@ -69,6 +97,7 @@ def _job(arguments: argparse.Namespace, stage: Stage, directory: Path) -> dict[s
         in_flight=arguments.in_flight,
         stage_threads=arguments.stage_threads,
         waiting=arguments.waiting,
+        partitions=stage.partitions,
     )
     return {
         "client": arguments.producer,
@@ -76,7 +105,6 @@ def _job(arguments: argparse.Namespace, stage: Stage, directory: Path) -> dict[s
         "directory": str(directory),
         "rate": arguments.rate,
         "size": arguments.size,
-        "partitions": stage.partitions,
         "producers": arguments.producers,
     }
 

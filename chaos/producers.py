@@ -8,13 +8,17 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from chaos import shortage
 from chaos.audit import Status
 
 #: Called with each outcome: the client's status, and the offset or -1.
 Told = Callable[[Status, int], None]
+
+#: A topic of which the brokers reject every batch. Only pykaproducer sends to it.
+REFUSED = "chaos-refused"
 
 #: Many small batches, so that several of a partition are in flight.
 _BATCH_MESSAGES = 50
@@ -23,6 +27,8 @@ _BATCH_BYTES = 8 * 1024
 _TURN, _NOT_AWAITED = 64, 8
 #: Short enough that there is nearly always something in flight.
 _LINGER_MS = 1
+#: How long a broken producer may take to close (seconds).
+_CLOSE_BROKEN = 5.0
 
 
 @dataclass(frozen=True)
@@ -43,6 +49,10 @@ class Settings:
     stage_threads: str
     #: Applies to pykaproducer only: wait for most messages before the next is sent.
     waiting: bool = False
+    #: Applies to pykaproducer only: the settings of TLS.
+    tls: dict[str, str] = field(default_factory=dict)
+    #: The topic's partitions. Further numbers are partitions of the topic ``REFUSED``.
+    partitions: int = 0
 
 
 class Refused(Exception):
@@ -71,12 +81,13 @@ class Pykaproducer(Client):
     """A client whose errors carry a status, which is checked against the log."""
 
     def __init__(self, settings: Settings) -> None:
-        from pykaproducer import BufferFullError, FlushTimeoutError, Producer
+        from pykaproducer import BufferFullError, FlushTimeoutError, Producer, ProducerBrokenError
 
-        self._topic = settings.topic
+        self._topic, self._partitions = settings.topic, settings.partitions
         self._full, self._flush_timeout = BufferFullError, FlushTimeoutError
+        self._broken, self._replaced = ProducerBrokenError, 0
         self._waiting, self._turn = settings.waiting, 0
-        self._producer = Producer(
+        self._make: Callable[[], Any] = lambda: Producer(
             bootstrap_servers=settings.bootstrap_servers,
             acks="all" if settings.acks == "all" else int(settings.acks),
             enable_idempotence=settings.idempotence,
@@ -88,23 +99,35 @@ class Pykaproducer(Client):
             max_in_flight_requests_per_connection=settings.in_flight,
             stage_threads=settings.stage_threads,
             max_block_ms=0,
+            **settings.tls,
         )
+        self._producer = self._make()
 
     def send(self, partition: int, value: bytes, told: Told) -> None:
         def on_delivery(error: Any, delivery: Any) -> None:
-            if error is None:
-                told(Status.PERSISTED, delivery.offset)
-            else:
-                told(Status[error.status.name], -1)
+            shortage.pause()
+            try:
+                if error is None:
+                    told(Status.PERSISTED, delivery.offset)
+                else:
+                    told(Status[error.status.name], -1)
+            finally:
+                shortage.resume()
 
         self._turn += 1
         waits = self._waiting and self._turn % _TURN >= _NOT_AWAITED
         callback = None if waits else on_delivery
+        topic = self._topic if partition < self._partitions else REFUSED
         try:
-            sent = self._producer.send(
-                self._topic, value, partition=partition, on_delivery=callback
-            )
+            sent = self._producer.send(topic, value, partition=partition, on_delivery=callback)
         except self._full as error:
+            raise Refused from error
+        except self._broken as error:
+            shortage.pause()
+            self._producer.close(_CLOSE_BROKEN)
+            self._producer = self._make()
+            self._replaced += 1
+            shortage.resume()
             raise Refused from error
         if waits:
             on_delivery(sent.exception(), sent)
@@ -112,7 +135,7 @@ class Pykaproducer(Client):
     def flush(self, timeout: float) -> None:
         try:
             self._producer.flush(timeout)
-        except self._flush_timeout:
+        except (self._flush_timeout, self._broken):
             pass  # the audit reports messages without an outcome
 
     def transitions(self) -> dict[str, int]:
@@ -132,6 +155,7 @@ class Pykaproducer(Client):
             "batches retried": requests["retried_batches"],
             "connections made": sum(link.made.count for link in list(metrics.links.values())),
             "connections for metadata made": metrics.metadata.made.count,
+            "producers broken and replaced": self._replaced,
         }
 
     def close(self, timeout: float) -> None:

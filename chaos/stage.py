@@ -43,19 +43,19 @@ class Stage:
 
     def leaders(self) -> dict[int, int]:
         """Return the leader of each partition."""
-        return {entry.partition_index: entry.leader_id for entry in self._metadata()}
+        return {entry.partition_index: entry.leader_id for entry in self.view()}
 
     def wait_until_in_sync(self) -> bool:
         """Wait until every replica of every partition is in sync; return false on timeout."""
         return wait_for(self._in_sync, PATIENCE)
 
     def _in_sync(self) -> bool:
-        entries = self._metadata()
+        entries = self.view()
         return len(entries) == self.partitions and all(
             entry.leader_id >= 0 and len(entry.isr_nodes) == self.size for entry in entries
         )
 
-    def _metadata(self) -> list[Any]:
+    def view(self) -> list[Any]:
         """Return the partitions in the metadata of the first broker that answers."""
         request = MetadataRequest(
             version=8,
@@ -121,8 +121,11 @@ class Stage:
             wait_for(elected, PATIENCE / 4)
         return self.leaders() != before
 
-    def quota(self, bytes_per_second: float | None) -> None:
-        """Limit what each client may write to a broker; None removes the limit."""
+    def quota(self, value: float | None, key: str = "producer_byte_rate") -> None:
+        """Limit a quantity of each client, default: the bytes/s that it may write to a broker.
+
+        None removes the limit.
+        """
         entry = AlterClientQuotasRequest.EntryData(
             entity=[
                 AlterClientQuotasRequest.EntryData.EntityData(
@@ -131,9 +134,7 @@ class Stage:
             ],
             ops=[
                 AlterClientQuotasRequest.EntryData.OpData(
-                    key="producer_byte_rate",
-                    value=bytes_per_second or 0.0,
-                    remove=bytes_per_second is None,
+                    key=key, value=value or 0.0, remove=value is None
                 )
             ],
         )

@@ -18,6 +18,7 @@ from tests._support.fixtures.seeds import SEED
 full = pytest.mark.full
 
 CUTS = ("cut before", "cut within", "cut after")
+SHORT = ("no memory", "old metadata", "metadata holes", "all throttled", "renewed files")
 #: Faults of transactions that end soon: no broker has to start again.
 QUICK = ("EndTxn after", "client kill -9", "second instance", "reset", "EndTxn before")
 
@@ -48,6 +49,10 @@ RUNS: dict[str, tuple[list[str], set[str]]] = {
     "any fault": ([*faults(3, 100), "--producers", "2"], set()),
     "own threads": ([*faults(2, 100), "--stage-threads", "own"], set()),
     "callers that send themselves": ([*faults(2, 60), "--waiting", *only(*CUTS)], set()),
+    "views, TLS and memory": (
+        [*faults(5, 60), "--tls", "--refused-topic", *only(*SHORT)],
+        set(),
+    ),
     "without idempotence": ([*faults(6, 6), "--no-idempotence", *only(*CUTS)], {"DOUBLED"}),
 }
 
@@ -114,6 +119,10 @@ TRANSACTIONS = "--transactions"
         (["--hours", "1", "--seconds", "60"], "leave one of them out"),
         (["--in-flight", "6"], "at most 5 with idempotence"),
         (["--producers", "7"], "at most --partitions"),
+        (["--only", "renewed files"], "cannot happen with these options"),
+        (["--waiting", "--only", "no memory"], "cannot happen with these options"),
+        (["--tls", TRANSACTIONS], "need pykaproducer and no --transactions"),
+        (["--refused-topic", "--producer", "aiokafka"], "--refused-topic need pykaproducer"),
         (["--tv1"], "needs --transactions"),
         (["--group"], "needs --transactions"),
         (["--instances", "2"], "need --transactions"),

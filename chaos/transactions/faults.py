@@ -31,7 +31,10 @@ _INTERNAL_PARTITIONS = 4
 #: Faults of one broker, or of its process. They take long: brokers must start again.
 _BROKERS = ("kill -9", "SIGTERM", "SIGSTOP", "all paused", "disk failure")
 #: Faults that need several brokers.
-_SEVERAL = ("rolling restart", "leader election", "isolated broker")
+_SEVERAL = (
+    *("rolling restart", "leader election", "isolated broker"),
+    *("old metadata", "metadata holes"),
+)
 #: Faults in which each EndTxn that was written is answered, so that no outcome may be unknown.
 _ANSWERED = (
     *("quota", "small batches", "leader election"),
@@ -343,6 +346,8 @@ TRANSACTION_KINDS = tuple(TransactionFaults.KINDS)
 def kinds_for(client: str, *, brokers: int, tv1: bool, group: bool) -> list[str]:
     """Return the kinds of faults that can happen to *client*."""
     absent = {
+        "no memory",
+        "renewed files",
         *(() if brokers > 1 else (*_SEVERAL, "coordinator moved", "group coordinator moved")),
         # A broker alone cannot continue without a disk.
         *(() if brokers > 1 else ("disk failure",)),
