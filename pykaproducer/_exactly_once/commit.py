@@ -16,8 +16,10 @@ driver or by the replay.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from pykaproducer._exactly_once import points
 from pykaproducer._exactly_once.errors import (
@@ -40,6 +42,7 @@ from pykaproducer._exactly_once.setup import OnPartialCommit, Setup, WriteKind, 
 from pykaproducer._exactly_once.state import SinkState, partitions_of_state_topic
 from pykaproducer._exactly_once.task import TaskResult
 from pykaproducer._kernel import monotonic
+from pykaproducer._util.clock import Clock, held_lock
 from pykaproducer.errors import PykaproducerError
 from pykaproducer.transaction_control import (
     EndState,
@@ -59,9 +62,9 @@ _DECISION_TIMEOUT = 600.0
 #: The time that a task's transaction must have left when the driver decides: a quarter of its
 #: timeout, and at most this (milliseconds).
 _LEAST_LEFT_MS = 60_000
-#: The attempt of a task up to which the first commit of a process looks for open transactions. The
-#: process before it may have died before it had recorded its attempts.
-_ATTEMPTS = 3
+#: How long the other tasks of a failed write may run before Spark has killed them (seconds). Spark
+#: waits for ``spark.python.task.killTimeout``, which is 2 s by default.
+_TASKS_END = 3.0
 
 
 class BatchCommit:
@@ -119,45 +122,70 @@ class BatchCommit:
         if decision is not None:
             self._decide(session, decision)
             self._complete(decision, results)
-        self._clean_up(decision or last, [] if decision is None else decision.tokens, results)
+        last, kept = (last, ()) if decision is None else (decision, decision.tokens)
+        self._clean_up(None if self._is_first else last, kept, results)
         points.reached("swept")
 
-    def abort(self, results: Sequence[TaskResult]) -> bool:
-        """Abort the transactions in *results*, unless the batch is decided.
+    def abort(self, results: Sequence[TaskResult], *, running: bool = False) -> bool:
+        """End the open transactions of a batch that failed: of all its tasks, if it is ours.
 
-        *results* may lack tasks. The transaction of one that is still running stays open until the
-        next commit with the prefix, or until it times out.
+        They are aborted. Those of a batch that is decided are committed instead.
+
+        Args:
+            results: those of the tasks that have ended.
+            running: whether other tasks may still run. Spark kills them; what they have begun by
+                then is aborted after some seconds.
 
         Returns:
             bool: whether the batch is decided, so that its rows are visible, or will be: the replay
-            completes it.
+            completes what could not be committed here.
 
         Raises:
             StateMismatchError: the state is damaged.
             TransactionError, TransactionTimeoutError: the brokers refused a request or did not
                 respond. The transactions then time out.
         """
-        if not self._key.query and not self._may_be_ours(self._state.decision()):
+        until = monotonic() + _TASKS_END
+        if self._is_of_others(self._state.decision()):
+            self._fence(_tokens(results))
             return False
         # Afterwards, a decision that a dead driver has left open is either committed or aborted.
         self._initialize()
         last = self._state.decision()
-        if (
+        decided = (
             last is not None
             and last.key.batch == self._key.batch
             and self._key.query in (last.key.query, "")
-        ):
-            return True
-        self._fence(_tokens(results))
-        self._sweep(last)
-        return False
+        )
+        if last is not None and decided:
+            brief = replace(self._setup, timeout_ms=int(self._setup.call_timeout * 1000))
+            with contextlib.suppress(PykaproducerError):  # the caller raises why the commit failed
+                commit_decided(last, brief, self._control, self._state)
+            self._clean_up(None, last.tokens, results)
+        else:
+            self._fence(_tokens(results))
+            self._sweep(None)
+        if running:
+            Clock().acquire(held_lock(), until)
+            self._sweep(None)
+        return decided
 
-    def _may_be_ours(self, last: Decision | None) -> bool:
-        """Return whether a batch without a result can be of the query that wrote *last*.
+    def _is_of_others(self, last: Decision | None) -> bool:
+        """Return whether another query or driver uses the prefix, after the decision *last*.
 
-        Its tasks may have failed because another query uses the prefix, which must not be stopped.
+        The tasks may have failed because of it. It must not be stopped.
         """
-        return last is not None and last.key.batch in (self._key.batch - 1, self._key.batch)
+        if self._setup.kind is WriteKind.SINGLE:
+            return last is not None and last.key.batch > 0  # the batches of a query are numbered
+        elsewhere = self._state.elsewhere()
+        if self._key.query:
+            keys = [*elsewhere.values(), *([] if last is None else [last.key])]
+            is_ours = all(each.query in (self._key.query, "") for each in keys)
+            return not is_ours or (last is not None and last.key.batch > self._key.batch)
+        # No task has a result, so the id of the query is unknown.
+        if last is None:
+            return bool(elsewhere)
+        return last.key.batch not in (self._key.batch - 1, self._key.batch)
 
     # Steps ---------------------------------------------------------------------------------------
 
@@ -417,25 +445,25 @@ class BatchCommit:
     def _sweep(self, last: Decision | None) -> None:
         """Abort transactions left open by attempts whose results the driver does not have.
 
-        They would delay readers of committed messages until they time out.
+        They would delay readers of committed messages until they time out. What is decided stays:
+        this may be the last act of a driver that was replaced, or the write before may have died
+        before it was complete.
+
+        Args:
+            last: looks for its tasks, and for the attempts up to the one after the greatest that is
+                known, which may have failed. None: asks all brokers for all tasks.
         """
-        if last is None:
-            return
-        # The greatest attempt that is known has a result. A later one may have failed.
-        most = last.most_attempts + 1
-        if self._is_first:
-            most = max(most, _ATTEMPTS)
-        tasks = last.most_tasks if self._is_first else last.tasks
-        names = {
-            self._names.task(task, attempt) for task in range(tasks) for attempt in range(most + 1)
-        }
         timeout = self._setup.call_timeout
+        if last is None:
+            listed = self._control.list(f"{self._names.prefix}.", ["Ongoing"], timeout=timeout)
+            names = {*filter(self._names.is_task, (each.transactional_id for each in listed))}
+        else:
+            attempts = range(last.most_attempts + 2)
+            names = {self._names.task(task, a) for task in range(last.tasks) for a in attempts}
         found = self._control.describe(sorted(names), timeout=timeout)
         open_ones = {name: each for name, each in found.items() if each.state == "Ongoing"}
         if not open_ones:
             return
-        # What is decided stays: this may be the last act of a driver that was replaced, or the
-        # write before may have died before it was complete.
         decided = self._state.decision()
         for token in () if decided is None else decided.tokens:
             each = open_ones.get(self._id(token))

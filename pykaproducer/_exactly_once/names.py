@@ -28,6 +28,7 @@ from pykaproducer.delivery import TopicPartition
 LONGEST_PREFIX = 180
 _CHARACTERS = re.compile(r"[a-zA-Z0-9._-]+")
 _LIKE_A_TASK = re.compile(r".*\.[0-9]+")
+_NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?")
 
 
 def check_prefix(prefix: str) -> None:
@@ -67,6 +68,11 @@ class Names:
     def task(self, task: int, attempt: int) -> str:
         """Return the transactional id of an attempt of a task; *attempt* is 0 for the first one."""
         return f"{self.prefix}.{task}" + (f".{attempt}" if attempt else "")
+
+    def is_task(self, transactional_id: str) -> bool:
+        """Return whether it is the id of an attempt of a task."""
+        number = transactional_id.removeprefix(f"{self.prefix}.")
+        return number != transactional_id and _NUMBER.fullmatch(number) is not None
 
     def decision(self, piece: int, partitions: int) -> tuple[str, TopicPartition]:
         """Return the group and the partition of a piece of the decision.

@@ -70,7 +70,9 @@ def write(df: Any, *, batch: int | None = None, **options: Any) -> Summary:
         if batch is not None:
             raise SinkError("batch has an effect only with exactlyOnce=true")
         return Summary.of(collect(df, functools.partial(_send, planned, columns)))
-    return once.run(lambda: collect(df, functools.partial(_write_once, once, columns)))
+    return once.run(
+        lambda: collect(df, functools.partial(_write_once, once, columns)), df.sparkSession
+    )
 
 
 def _as_sink_options(options: dict[str, Any]) -> dict[str, str]:

@@ -173,7 +173,9 @@ def send(
         # At least one column is needed: a task receives no rows without columns.
         wanted = df.select([df[f"`{name}`"] for name in names] or [lit(1).alias("nothing")])
         if write is not None:
-            return write.run(lambda: collect(wanted, functools.partial(_once_task, write, job)))
+            return write.run(
+                lambda: collect(wanted, functools.partial(_once_task, write, job)), df.sparkSession
+            )
         task = functools.partial(_task, tuple(sorted(settings.items())), job)
         return Summary.of(collect(wanted, task))
     except _FAILURES as error:

@@ -113,7 +113,7 @@ class OnceWrite:
         context = TaskContext.get()
         assert context is not None, "not in a Spark task"
         place = TaskPlace(context.partitionId(), context.attemptNumber())
-        kind, key = self._batch(context)
+        kind, key = self._batch(*_job_of(context))
         make = partial(Producer, **self.options.producer_settings())
         with control_for(self.options) as control:
             result = write_rows(
@@ -126,13 +126,12 @@ class OnceWrite:
             )
         return OnceResult(kind, key, result)
 
-    def _batch(self, context: TaskContext) -> tuple[WriteKind, BatchKey]:
-        """Return the kind of the write, and which batch the task *context* belongs to.
+    def _batch(self, query: str | None, batch: str | None) -> tuple[WriteKind, BatchKey]:
+        """Return the kind of the write, and its batch, in a job with these properties.
 
         Raises:
             SinkError: the program passed a number for the batch, and the query is unknown.
         """
-        query, batch = (context.getLocalProperty(name) for name in (_QUERY_ID, _BATCH_ID))
         if self.kind is WriteKind.STREAM:
             assert query is not None, "no query id in a task of a stream"
             assert batch is not None, "no batch id in a task of a stream"
@@ -146,20 +145,22 @@ class OnceWrite:
 
     # The driver ----------------------------------------------------------------------------------
 
-    def run(self, tasks: Callable[[], list[OnceResult]]) -> Summary:
+    def run(self, tasks: Callable[[], list[OnceResult]], session: Any = None) -> Summary:
         """Run the tasks and commit their transactions; abort them if a step fails.
 
-        *tasks* runs them and returns their results. This is for writes that the program itself
-        commits: ``write()`` and ``pykaproducer load --spark``.
+        *tasks* runs them in *session* and returns their results. This is for writes that the
+        program itself commits: ``write()`` and ``pykaproducer load --spark``.
         """
-        results: list[OnceResult] = []
+        planned = self._batch(*_job_of(_context_of(session)))
+        results: list[OnceResult] | None = None
         try:
             results = tasks()
             self.commit(results)
         except BaseException as error:
             with contextlib.suppress(PykaproducerError):
-                if self.abort(results):
-                    error.add_note(decided_note(results))
+                note = self.abort(results or [], running=results is None, planned=planned)
+                if note is not None:
+                    error.add_note(note)
             raise
         total = Summary.of(each.result.summary for each in results)
         total.repeated = is_repeated(results)
@@ -171,33 +172,59 @@ class OnceWrite:
         *batch* is the number of a stream's micro-batch; None for other writes. The errors are those
         of :meth:`BatchCommit.commit <pykaproducer._exactly_once.commit.BatchCommit.commit>`.
         """
-        with self._commit_of(results, batch) as commit:
-            if commit is not None:
-                _committed.discard(self.once.names.prefix)
-                commit.commit([each.result for each in results])
-                _committed.add(self.once.names.prefix)
+        if not results and batch is None:
+            return
+        prefix = self.once.names.prefix
+        with self._commit_of(*self._named(results, batch)) as commit:
+            _committed.discard(prefix)
+            commit.commit([each.result for each in results])
+            _committed.add(prefix)
 
-    def abort(self, results: Sequence[OnceResult], batch: int | None = None) -> bool:
-        """Abort a batch unless it is decided, and return whether it is.
+    def abort(
+        self,
+        results: Sequence[OnceResult],
+        batch: int | None = None,
+        *,
+        running: bool,
+        planned: tuple[WriteKind, BatchKey] | None = None,
+    ) -> str | None:
+        """Abort a batch unless it is decided; return a note that says so if it is.
 
-        *results* may lack those of failed tasks.
+        Args:
+            results: may lack those of failed tasks, and of tasks that are still running.
+            batch: as of :meth:`commit`.
+            running: whether tasks may still run.
+            planned: the kind and the batch, if they are known without results.
         """
-        with self._commit_of(results, batch) as commit:
-            return commit is not None and commit.abort([each.result for each in results])
+        kind, key = self._named(results, batch, planned)
+        with self._commit_of(kind, key) as commit:
+            decided = commit.abort([each.result for each in results], running=running)
+        if not decided:
+            return None
+        if kind is WriteKind.SINGLE:
+            return (
+                f"the write is decided: its rows are visible, or will be when they are written "
+                f"again with writeId {key.query!r}; without it they would be there twice"
+            )
+        return "the batch is decided: its rows are visible, or will be when it is repeated"
+
+    def _named(
+        self,
+        results: Sequence[OnceResult],
+        batch: int | None,
+        planned: tuple[WriteKind, BatchKey] | None = None,
+    ) -> tuple[WriteKind, BatchKey]:
+        """Return the kind of the write, and its batch: as its tasks know it, if one has ended."""
+        if results:
+            return results[0].kind, results[0].key
+        if batch is not None:
+            # The tasks of a micro-batch know the id of the query. This process does not, so the
+            # protocol uses that of the last decision.
+            return WriteKind.STREAM, BatchKey("", batch)
+        return planned or self._batch(None, None)
 
     @contextmanager
-    def _commit_of(
-        self, results: Sequence[OnceResult], batch: int | None
-    ) -> Iterator[BatchCommit | None]:
-        if results:
-            kind, key = results[0].kind, results[0].key
-        elif batch is not None:
-            # A micro-batch without results of tasks, which know the id of the query. This process
-            # does not, so the protocol uses that of the last decision.
-            kind, key = WriteKind.STREAM, BatchKey("", batch)
-        else:
-            yield None
-            return
+    def _commit_of(self, kind: WriteKind, key: BatchKey) -> Iterator[BatchCommit]:
         setup = self.once.setup(kind, self.options.timeout_ms)
         is_first = self.once.names.prefix not in _committed
         with control_for(self.options) as control:
@@ -222,24 +249,23 @@ class OnceResult:
     result: TaskResult
 
 
-def decided_note(results: Sequence[OnceResult]) -> str:
-    """Return the note on a batch that failed after it was decided."""
-    if results[0].kind is WriteKind.SINGLE:
-        return (
-            f"the write is decided: its rows are visible, or will be when they are written again "
-            f"with writeId {results[0].key.query!r}; without it they would be there twice"
-        )
-    return "the batch is decided: its rows are visible, or will be when it is repeated"
-
-
 def query_of(session: Any) -> str | None:
     """Return the id of the query whose ``foreachBatch`` function calls; None if there is none.
 
     A session of Spark Connect does not know it, and neither do its tasks.
     """
-    context = getattr(session, "sparkContext", None)
-    found: str | None = None if context is None else context.getLocalProperty(_QUERY_ID)
-    return found
+    return _job_of(_context_of(session))[0]
+
+
+def _context_of(session: Any) -> Any:
+    return getattr(session, "sparkContext", None)
+
+
+def _job_of(context: Any) -> tuple[str | None, str | None]:
+    """Return the ids of the query and of its batch from the local properties of *context*."""
+    if context is None:
+        return None, None
+    return context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_BATCH_ID)
 
 
 def is_repeated(results: Sequence[OnceResult]) -> bool:

@@ -20,7 +20,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pykaproducer._exactly_once.setup import WriteKind
 from pykaproducer._load.summary import Summary
 from pykaproducer.spark.columns import columns_of
-from pykaproducer.spark.once import OnceResult, OnceWrite, decided_note, is_repeated, run_of_task
+from pykaproducer.spark.once import OnceResult, OnceWrite, is_repeated, run_of_task
 from pykaproducer.spark.options import SinkError, SinkOptions
 from pykaproducer.spark.reports import leave
 from pykaproducer.spark.rows import batches_of, local_time_is_utc
@@ -103,8 +103,8 @@ class BatchWrite(_Planned):
         _log_options(self._options)
         if self._once is None:
             _log_line("write failed; written by successful tasks", messages)
-        elif self._once.abort(_results(messages)):
-            _log_line(f"write failed; {decided_note(_results(messages))}", messages)
+        elif note := self._once.abort(_results(messages), running=None in messages):
+            _log_line(f"write failed; {note}", messages)
         else:
             _log_line("write failed, nothing of it is visible; rows written so far", messages)
 
@@ -139,7 +139,7 @@ class StreamWrite(_Planned):
         if self._once is None:
             _log_line(f"{self._query} batch {batchId} ended early; written so far", messages)
         else:
-            self._once.abort(_results(messages), batchId)
+            self._once.abort(_results(messages), batchId, running=None in messages)
             _log_line(f"{self._query} batch {batchId} ended early; rows written so far", messages)
 
     def _report(self, messages: Sequence[WriterCommitMessage | None], batch: int) -> None:

@@ -106,7 +106,8 @@ def test_the_driver_dies_and_is_restarted_after_the_timeout(
 ) -> None:
     ended = point[1]
     with dead[point, death, layout](timeout_ms=60_000) as made:
-        if 0 < ended < 4 and layout == "other":
+        # A driver that lives after an error completes what it has decided.
+        if 0 < ended < 4 and layout == "other" and death == "killed":
             before = made.visible()
             with pytest.raises(PartialCommitError) as raised:
                 made.write(1, LAYOUTS[layout])

@@ -382,17 +382,48 @@ def test_a_failure_to_clean_up_is_no_failure_of_the_batch(
     assert made.visible() == rows(0)
 
 
-def test_an_abort_tells_whether_the_batch_is_decided(
+def test_an_abort_completes_what_is_decided(
     query: MakeQuery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = query()
     results = made.stage(0, four_tasks)
     assert made.abort(0, results) is False
     results = made.stage(0, four_tasks)
-    with dies_at(made, "completed", 0, monkeypatch, killed=False):
+    with dies_at(made, "decided", 0, monkeypatch, killed=False):
         made.commit(0, results)
     assert made.abort(0, results) is True
+    assert made.open_transactions() == []
     assert made.visible() == rows(0)
+
+
+@pytest.mark.parametrize("before", [0, 1])
+@pytest.mark.parametrize("running", [False, True])
+def test_an_abort_ends_transactions_of_all_tasks(
+    query: MakeQuery, before: int, running: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None has a result. One begins when the driver has looked for their transactions."""
+    made = query()
+    for batch in range(before):
+        made.write(batch, lambda row: 0)
+    with made.twin() as tasks:
+        tasks.task(before, four_tasks, 2)
+        tasks.task(before, four_tasks, 1, attempt=5)
+        fence, fenced = made.control.fence, []
+
+        def fence_and_begin(*arguments: Any, **options: Any) -> Any:
+            done = fence(*arguments, **options)
+            if done and running and not fenced:
+                tasks.task(before, four_tasks, 3)
+            fenced.append(done)
+            return done
+
+        monkeypatch.setattr(made.control, "fence", fence_and_begin)
+        key = BatchKey("", before)
+        commit = BatchCommit(made.setup, key, made.control, is_first=True)
+        assert not commit.abort([], running=running)
+    assert made.open_transactions() == []
+    made.write(before)
+    assert made.visible() == rows(*range(before + 1))
 
 
 def test_other_rows_of_a_batch_that_is_committed(

@@ -187,6 +187,19 @@ def test_an_empty_first_batch_creates_the_topic(query: MakeQuery) -> None:
     assert made.visible() == rows(1)
 
 
+@pytest.mark.parametrize(
+    ("name", "is_task"),
+    [
+        *[(f"shop.{end}", True) for end in ("0", "12.3")],
+        *[(f"shop.{end}", False) for end in ("driver", "", "0.", "0.1.2", "daily.0", "1a")],
+        *[(name, False) for name in ("shop", "0", "shopping.0")],
+    ],
+)
+def test_an_id_of_a_task(name: str, is_task: bool) -> None:
+    """Ids of other queries, and of other programs, are not aborted."""
+    assert Names("shop", "orders").is_task(name) == is_task
+
+
 def test_places_of_markers_beyond_the_partitions() -> None:
     names = Names("X", "t")
     assert names.marker(2, 3) == ("X.tasks", TopicPartition("t", 2))

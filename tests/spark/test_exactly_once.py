@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import pathlib
+import threading
 from collections import Counter
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import pyarrow
 import pytest
+from pyspark import TaskContext
 from pyspark.errors import PySparkException
 
+from pykaproducer import TransactionControl
+from pykaproducer.cli import main
 from pykaproducer.spark import SinkError, register, write
 from pykaproducer.testing import KafkaCluster
+from tests._support.pairs import partly
 from tests.transactions.helper import read
 
 from .test_streams import SOON, put_lines
@@ -44,16 +51,7 @@ def numbers(spark: Any, count: int, tasks: int = 4) -> Any:
 
 def test_a_batch(spark: Any, cluster: KafkaCluster, topic: str) -> None:
     cluster.create_topic(topic, partitions=2)
-    (
-        numbers(spark, 1000)
-        .write.format("pykaproducer")
-        .option("kafka.bootstrap.servers", cluster.bootstrap_servers)
-        .option("topic", topic)
-        .option("exactlyOnce", "true")
-        .option("transactionalIdPrefix", topic)
-        .mode("append")
-        .save()
-    )
+    to_sink(numbers(spark, 1000), cluster, topic).mode("append").save()
     assert visible(cluster, topic) == Counter(range(1000))
 
 
@@ -69,16 +67,83 @@ def test_a_write_with_an_id_is_repeated(spark: Any, cluster: KafkaCluster, topic
     assert visible(cluster, topic) == Counter(range(1000)) + Counter(range(10))
 
 
-def test_a_write_that_fails_leaves_nothing(spark: Any, cluster: KafkaCluster, topic: str) -> None:
+def open_ids(servers: str, prefix: str) -> list[str]:
+    """Return the ids with *prefix* whose transactions are open."""
+    with TransactionControl(bootstrap_servers=servers) as control:
+        return [each.transactional_id for each in control.list(f"{prefix}.", ["Ongoing"])]
+
+
+def breaks_in_the_last(
+    servers: str, topic: str, tasks: int
+) -> Callable[[Iterator[pyarrow.RecordBatch]], Iterator[pyarrow.RecordBatch]]:
+    """Return the rows of *tasks*: the last fails while the transaction of the one before is open.
+
+    That one ends when Spark kills it. Others succeed.
+    """
+
+    def values(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+        context = TaskContext.get()
+        assert context is not None
+        task = context.partitionId()
+        if task < tasks - 1:
+            rows = pyarrow.record_batch({"value": [f"{i:050}" for i in range(30_000)]})
+            yield from (rows, rows)  # the end of the last one stays in the worker's buffer
+        if task == tasks - 2:
+            threading.Event().wait()
+        while task == tasks - 1:
+            if f"{topic}.{task - 1}" in open_ids(servers, topic):
+                raise RuntimeError("the last task is broken")
+
+    return values
+
+
+WAYS = ["write", "save", "stream", "foreachBatch", "load"]
+
+
+@pytest.mark.parametrize("way", partly(WAYS, ["write", "stream", "load"]))
+def test_a_write_that_fails_leaves_no_transaction_open(
+    spark: Any, cluster: KafkaCluster, topic: str, tmp_path: pathlib.Path, way: str
+) -> None:
     cluster.create_topic(topic, partitions=2)
-    broken = spark.range(1000, numPartitions=4).selectExpr(
-        "CAST(IF(id = 990, raise_error('row 990 is broken'), id) AS STRING) AS value"
+    tasks = 3 if way in ("write", "save") else 2  # with two, none succeeds
+    values = breaks_in_the_last(cluster.bootstrap_servers, topic, tasks)
+    if way in ("stream", "foreachBatch"):
+        source = spark.readStream.format("rate-micro-batch").options(numPartitions=tasks)
+        frame = source.option("rowsPerBatch", 10).load().mapInArrow(values, "value string")
+        query = to_sink(frame, cluster, topic) if way == "stream" else frame.writeStream
+        if way == "foreachBatch":
+            query = query.foreachBatch(
+                lambda each, number: write(each, batch=number, **once(cluster, topic))
+            )
+        started = query.option("checkpointLocation", str(tmp_path)).start()
+        with pytest.raises(PySparkException, match="the last task is broken"):
+            started.awaitTermination(SOON)
+    else:
+        frame = spark.range(tasks, numPartitions=tasks).mapInArrow(values, "value string")
+        frame.createOrReplaceTempView("broken")
+        if way == "load":
+            arguments = ["load", "broken", "--format", "table", "--spark", "local[2]", "-t", topic]
+            arguments += ["--exactly-once", "--transactional-id-prefix", topic]
+            assert main([*arguments, "--bootstrap-servers", cluster.bootstrap_servers]) == 1
+        elif way == "save":
+            with pytest.raises(PySparkException, match="the last task is broken"):
+                to_sink(frame, cluster, topic).mode("append").save()
+        else:
+            with pytest.raises(PySparkException, match="the last task is broken"):
+                write(frame, **once(cluster, topic))
+    assert open_ids(cluster.bootstrap_servers, topic) == []
+    assert visible(cluster, topic) == Counter()
+
+
+def to_sink(frame: Any, cluster: KafkaCluster, topic: str) -> Any:
+    """Return the writer of *frame*, which may be a stream, with the topic's name as the prefix."""
+    writer = frame.writeStream if frame.isStreaming else frame.write
+    return writer.format("pykaproducer").options(
+        **{"kafka.bootstrap.servers": cluster.bootstrap_servers},
+        topic=topic,
+        exactlyOnce="true",
+        transactionalIdPrefix=topic,
     )
-    with pytest.raises(PySparkException, match="row 990 is broken"):
-        write(broken, **once(cluster, topic))
-    # Tasks that succeeded have left transactions open, which this write aborts.
-    write(numbers(spark, 10), **once(cluster, topic))
-    assert visible(cluster, topic) == Counter(range(10))
 
 
 def stream(
