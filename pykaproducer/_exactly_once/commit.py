@@ -223,8 +223,10 @@ class BatchCommit:
         committed = of_fate(fates, Fate.COMMITTED)
         if last is None or len(committed) == len(fates):
             return {}
-        # A task that has written its rows again has a transaction with the same marker open. A
-        # stable read would wait for the end of that one, which this process has to end.
+        # A stable read waits for open transactions that contain the markers: of attempts of a
+        # driver that was killed, and of tasks that have written their rows again. This process has
+        # to end both.
+        self._sweep(None, _tokens(results))
         open_ones = {each.task for each in results if each.token is not None}
         found = {}
         for stable in (True, False):
@@ -442,7 +444,7 @@ class BatchCommit:
             timeout=self._setup.call_timeout,
         )
 
-    def _sweep(self, last: Decision | None) -> None:
+    def _sweep(self, last: Decision | None, kept: Sequence[TaskToken] = ()) -> None:
         """Abort transactions left open by attempts whose results the driver does not have.
 
         They would delay readers of committed messages until they time out. What is decided stays:
@@ -452,6 +454,7 @@ class BatchCommit:
         Args:
             last: looks for its tasks, and for the attempts up to the one after the greatest that is
                 known, which may have failed. None: asks all brokers for all tasks.
+            kept: stay open, too.
         """
         timeout = self._setup.call_timeout
         if last is None:
@@ -465,7 +468,7 @@ class BatchCommit:
         if not open_ones:
             return
         decided = self._state.decision()
-        for token in () if decided is None else decided.tokens:
+        for token in [*kept, *(() if decided is None else decided.tokens)]:
             each = open_ones.get(self._id(token))
             if each is not None and _is_open(each, token):
                 del open_ones[self._id(token)]

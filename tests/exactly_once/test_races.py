@@ -22,6 +22,7 @@ from pykaproducer._exactly_once.errors import (
     StateMismatchError,
     TransactionsExpiredError,
 )
+from pykaproducer._exactly_once.fates import prepared
 from pykaproducer._exactly_once.records import BatchKey
 from pykaproducer._exactly_once.setup import OnPartialCommit, WriteKind
 from pykaproducer.transaction_control import Ended, EndState
@@ -181,6 +182,33 @@ def test_the_next_batch_finds_a_part_of_the_one_before(
         skipping.write(5)
     assert made.visible() == visible + rows(5)
     assert made.open_transactions() == []
+
+
+@pytest.mark.parametrize("second", ["of another write", "while all is written again", "decided"])
+def test_a_second_failure(query: MakeQuery, second: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """1. Tasks 0 and 1 of four are committed, the others are lost. 2. A process that is to repeat
+    the write, or that writes another one, dies too. 3. The first layout completes the write.
+    """
+    made = query(kind=WriteKind.SINGLE, name="first")
+    half_committed(made, monkeypatch, four_tasks, 2)
+    duplicate = OnPartialCommit.DUPLICATE
+    with made.restart()(on_partial_commit=duplicate) as other:
+        if second == "of another write":
+            other.name = "second"
+        results = other.stage(0, four_tasks if second == "decided" else three_tasks)
+        if second == "decided":
+            with dies_at(other, "decided", 0, monkeypatch, killed=True):
+                other.commit(0, results)
+            assert results[2].token is not None
+            made.control.complete(prepared(results[2].token, made.setup.names), commit=True)
+            fence(made, 0, 1, 3)
+    if second == "decided":
+        with made.twin() as other, pytest.raises(PartialCommitError, match="3 tasks instead of 4"):
+            other.write(0, three_tasks)
+    with made.twin() as restarted:
+        restarted.write(0)
+        assert restarted.visible() == rows(0)
+        assert restarted.open_transactions() == []
 
 
 # Drivers that were replaced -----------------------------------------------------------------------
