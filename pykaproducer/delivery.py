@@ -19,6 +19,7 @@ from pykaproducer._kernel import Delivery
 from pykaproducer._util import threads
 from pykaproducer._util.clock import Clock, held_lock, in_seconds
 from pykaproducer._util.guarded_log import GuardedLogger
+from pykaproducer._util.memory import NO_MEMORY
 from pykaproducer.errors import (
     CallbackThreadError,
     ForkedProducerError,
@@ -282,7 +283,7 @@ class _LoopWaiter(_kernel.TaskWaiter):
             self.loop.call_soon_threadsafe(_wake, [self, *self._others])
         except RuntimeError:
             pass  # the loop was closed in the meantime, so there is no waiter left
-        except MemoryError:
+        except NO_MEMORY:
             now = _kernel.monotonic()
             if self._until is None:
                 self._until = now + _WAKE_TIME

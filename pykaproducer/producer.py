@@ -31,6 +31,7 @@ from pykaproducer._process.admission_hooks import AdmissionHooks
 from pykaproducer._util.checksum import crc32c_function
 from pykaproducer._util.clock import Clock, in_seconds
 from pykaproducer._util.guarded_log import GuardedLogger
+from pykaproducer._util.memory import NO_THREAD
 from pykaproducer.config import Config
 from pykaproducer.delivery import ProducerRef
 from pykaproducer.errors import (
@@ -295,7 +296,7 @@ class Producer(AdmissionHooks, TransactionalMethods):
         # outcome nor stop the shutdown.
         try:
             end = spawn(f"{self._name}-end", functools.partial(self._end, pipeline, reason))
-        except (RuntimeError, MemoryError):  # no thread can be started; stop on this one
+        except NO_THREAD:  # no thread can be started; stop on this one
             self._end(pipeline, reason)
             return
         end.join(_END_TIME)

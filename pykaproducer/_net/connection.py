@@ -46,6 +46,7 @@ from pykaproducer._net.transport import (
 from pykaproducer._net.wakeup import Wakeup
 from pykaproducer._util.clock import Clock, WakeEvent, earlier
 from pykaproducer._util.guarded_log import GuardedLogger
+from pykaproducer._util.memory import NO_MEMORY
 from pykaproducer._util.randomness import system_random
 from pykaproducer._wire.frames import FrameReader
 
@@ -64,6 +65,8 @@ __all__ = [
 
 log = GuardedLogger("pykaproducer.net")
 
+#: Not a literal in the ``except`` clause: that needs memory.
+_CANNOT_WRITE = (ConnectionFailed, NoCommonVersion, *NO_MEMORY)
 #: Pause before a retry after a MemoryError (seconds).
 _NO_MEMORY_WAIT = 0.1
 
@@ -107,7 +110,7 @@ class Connection:
             self.wakeup = Wakeup()
             network.close_in_child(self.wakeup)
             self._selector.register(self.wakeup, selectors.EVENT_READ)
-        except MemoryError as error:
+        except NO_MEMORY as error:
             raise ConnectionFailed("out of memory for a connection") from error
 
     # Life cycle ------------------------------------------------------------------------------
@@ -149,7 +152,7 @@ class Connection:
         """
         try:
             lost = self._end(reason)
-        except MemoryError:
+        except NO_MEMORY:
             self._failure = reason
             return None
         self._forget_requests()
@@ -250,7 +253,7 @@ class Connection:
                     self._work(self._expire, now)
                 if deadline is not None and now >= deadline:
                     break
-        except MemoryError:  # not in a step: the next call continues
+        except NO_MEMORY:  # not in a step: the next call continues
             if not (self._events or woken):
                 self._wait_for_memory(deadline)
         events, self._events = self._events, []
@@ -261,7 +264,7 @@ class Connection:
         try:
             until = self._clock.monotonic() + _NO_MEMORY_WAIT
             self._clock.wait(self._never, earlier(deadline, until))
-        except MemoryError:
+        except NO_MEMORY:
             return
 
     def write_now(self) -> None:
@@ -278,7 +281,7 @@ class Connection:
         try:
             self._outbox.encode_queued(self._session)
             self._outbox.write(self._transport, now, self._timeouts, self._events, patient=False)
-        except (ConnectionFailed, NoCommonVersion, MemoryError):
+        except _CANNOT_WRITE:
             return
 
     @property
@@ -297,7 +300,7 @@ class Connection:
                 return
         try:
             self._lose(self._failure)
-        except MemoryError:
+        except NO_MEMORY:
             return  # the next call tries again
 
     def _expire(self, now: float) -> None:
@@ -442,7 +445,7 @@ class Connection:
                 self._network.ladders.succeeded(self.address, now)
             try:
                 self._events.append(result)
-            except MemoryError:
+            except NO_MEMORY:
                 session.put_back(result)
                 raise
 

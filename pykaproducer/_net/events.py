@@ -15,6 +15,7 @@ from pykaproducer._machines.session import (
     SessionState,
 )
 from pykaproducer._net.transport import ConnectionFailed, HungUp
+from pykaproducer._util.memory import NO_MEMORY
 from pykaproducer._wire import WireError
 
 
@@ -40,7 +41,7 @@ class Lost:
 Event = Ready | Checked | FullyWritten | Answered | Lost
 
 #: The exceptions that end a connection.
-FAILURES = (ConnectionFailed, AuthenticationFailed, NoCommonVersion, WireError, MemoryError)
+FAILURES = (ConnectionFailed, AuthenticationFailed, NoCommonVersion, WireError, *NO_MEMORY)
 
 
 def no_answer(session: Session, protocol: str) -> ConnectionFailed:
@@ -72,7 +73,7 @@ def why_lost(failure: BaseException | str, session: Session, protocol: str, hear
             return f"the broker is incompatible with this client: {failure}"
         case WireError():
             return f"malformed response from the broker: {failure}"
-        case MemoryError():
+        case MemoryError() | SystemError():
             return "out of memory for a request or a response"
         case _:
             return str(failure)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from pykaproducer._kernel import CallerLink, ProduceRequest
 from pykaproducer._net.connection import Connection, Request, SessionState
 from pykaproducer._net.transport import PlainTransport
+from pykaproducer._util.memory import NO_MEMORY
 
 
 class LendableConnection(Connection):
@@ -33,7 +34,7 @@ class LendableConnection(Connection):
         self._link = link
         try:
             self._selector.watch_instead(transport, link)
-        except MemoryError:
+        except NO_MEMORY:
             return None
         return self._session.versions.get(api_key)
 
@@ -62,7 +63,7 @@ class LendableConnection(Connection):
         try:
             self._outbox.add(begun.buffers, request)
             self._outbox.took(begun.written, begun.sent, self._events)
-        except MemoryError as error:
+        except NO_MEMORY as error:
             self._failure = error
 
     def received(self, data: bytes) -> None:

@@ -10,6 +10,7 @@ from pykaproducer._machines.request_timeouts import RequestTimeouts
 from pykaproducer._machines.session import Request, Session
 from pykaproducer._net.events import Event, FullyWritten, Lost
 from pykaproducer._net.transport import Transport
+from pykaproducer._util.memory import NO_MEMORY
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -66,7 +67,7 @@ class Outbox:
             buffers = session.encode(request)
             try:
                 self.add(buffers, request)
-            except MemoryError:
+            except NO_MEMORY:
                 session.withdraw(request)
                 raise
             self.queued.popleft()
@@ -85,7 +86,7 @@ class Outbox:
             self._leaving.append(_Leaving(self._end, end, request))
         try:
             self.buffers += views
-        except MemoryError:
+        except NO_MEMORY:
             if request is not None:
                 self._leaving.pop()
             raise
@@ -114,7 +115,7 @@ class Outbox:
             if count:
                 self.took(count, now, events)
                 timeouts.taken(now)
-        except MemoryError:
+        except NO_MEMORY:
             self._sent_unknown = True
             raise
 

@@ -20,6 +20,7 @@ from pykaproducer._net.token_gate import TokenRejected
 from pykaproducer._net.token_source import NoToken, TokenSource
 from pykaproducer._util.clock import Clock
 from pykaproducer._util.guarded_log import GuardedLogger
+from pykaproducer._util.memory import NO_MEMORY
 from pykaproducer._util.randomness import system_random
 from pykaproducer._wire.mechanism import MechanismError
 from pykaproducer._wire.token_bearer import TokenBearer
@@ -119,7 +120,7 @@ class Tokens:
         except NoToken as error:
             self._failed(f"no token from {origin}: {error}", error.permanent)
             return
-        except MemoryError:
+        except NO_MEMORY:
             self._failed(f"no token from {origin}: out of memory", False)
             return
         with self._changing:

@@ -33,6 +33,7 @@ from pykaproducer._pipeline.current_thread import DeferredWakeups
 from pykaproducer._pipeline.socket_worker import SocketWorker
 from pykaproducer._pipeline.worker import StageContext
 from pykaproducer._util.clock import earlier
+from pykaproducer._util.memory import NO_MEMORY
 from pykaproducer._wire import WireError
 from pykaproducer._wire.messages import ApiKey
 from pykaproducer._wire.produce import (
@@ -53,6 +54,8 @@ _HAS_ZSTD = 7
 _CLIENT_WAITS = 6
 #: The largest offset.
 _MOST_OFFSET = (1 << 63) - 1
+#: The exceptions of a response that cannot be read. (A literal in ``except`` would need memory.)
+_UNREADABLE = (WireError, *NO_MEMORY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +269,7 @@ class Bridge(SocketWorker[BridgeItem]):
             self.metrics.request_answered(sent, now, throttle_ms / 1000, self.connection_metrics())
             if answer is not None and throttle_ms and event.request.version < _CLIENT_WAITS:
                 answer = dataclasses.replace(answer, throttle_ms=0)
-        except (WireError, MemoryError) as error:
+        except _UNREADABLE as error:
             # The connection no longer counts the request as unanswered; report it as lost too.
             self._garbled = [request]
             if isinstance(error, WireError):

@@ -42,6 +42,7 @@ from pykaproducer._pipeline.worker import StageContext, Worker
 from pykaproducer._util import threads
 from pykaproducer._util.clock import earlier
 from pykaproducer._util.deques import copied_items
+from pykaproducer._util.memory import NO_MEMORY
 from pykaproducer.config import Config
 from pykaproducer.errors import DeliveryError, DeliveryTimeoutError, Status, delivery_error_for
 
@@ -237,7 +238,7 @@ class Dispatcher(Worker[Item]):
             try:
                 for part in chunk.expired(now):
                     self._expire(part)
-            except MemoryError:
+            except NO_MEMORY:
                 chunk.overdue(now)
                 self.shortage.begin("the outcome of expired messages")
                 return

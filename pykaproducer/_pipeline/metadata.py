@@ -45,6 +45,7 @@ from pykaproducer._pipeline.socket_worker import SocketWorker
 from pykaproducer._pipeline.view_waiters import ViewWaiters
 from pykaproducer._pipeline.worker import StageContext, Worker
 from pykaproducer._util.guarded_log import GuardedLogger
+from pykaproducer._util.memory import NO_MEMORY
 from pykaproducer._util.randomness import system_random
 from pykaproducer._wire import WireError
 from pykaproducer._wire.messages import (
@@ -448,7 +449,7 @@ class Metadata(SocketWorker[MetadataItem]):
         except WireError as error:
             self._left = self._server  # the next attempt is for another one
             self.drop(f"malformed response: {error}")
-        except MemoryError:
+        except NO_MEMORY:
             self.drop("this process has no memory for the cluster's response")
 
     def _throttled(self, throttle_ms: int) -> None:

@@ -38,6 +38,7 @@ from pykaproducer._pipeline.metrics import ProducerMetrics
 from pykaproducer._pipeline.reports import MakeError, Settler
 from pykaproducer._pipeline.retry import RetryHandler, RetryItems
 from pykaproducer._util.clock import Clock
+from pykaproducer._util.memory import NO_MEMORY
 from pykaproducer._util.randomness import system_random
 from pykaproducer._wire.produce import ProduceAnswer, ProducedPartition, results_of
 from pykaproducer.config import Config
@@ -46,6 +47,8 @@ from pykaproducer.errors import DeliveryError, Status, delivery_error_for
 #: From this retry level on, a temporary error also triggers a metadata refresh. A broker that is
 #: cut off from the controllers may still act as the leader and never report that it no longer is.
 _REFRESH_FROM_LEVEL = 2
+#: The exceptions of a batch that cannot be sealed. (A literal in ``except`` would need memory.)
+_NOT_SEALED = (CompressionError, *NO_MEMORY)
 
 
 class ProduceResponseHandler:
@@ -264,7 +267,7 @@ class ProduceResponseHandler:
         """
         try:
             halves = self._sealer.split(batch)
-        except (MemoryError, CompressionError):
+        except _NOT_SEALED:
             halves = None
         if halves is None:
             # It cannot be encoded now: it is refused again, and split. Or one of its rows has

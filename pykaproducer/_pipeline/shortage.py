@@ -15,6 +15,7 @@ from typing import Final, TypeVar
 
 from pykaproducer._util.clock import Clock, held_lock
 from pykaproducer._util.guarded_log import GuardedLogger
+from pykaproducer._util.memory import NO_MEMORY
 
 log = GuardedLogger("pykaproducer.producer")
 
@@ -56,12 +57,12 @@ class Shortage:
         while True:
             try:
                 return step()
-            except MemoryError:
+            except NO_MEMORY:
                 self.wait()
 
     def wait(self) -> None:
         """Wait for :data:`PAUSE`. From any thread, and from several at once."""
         try:
             self._clock.acquire(self._never_released, self._clock.monotonic() + PAUSE)
-        except MemoryError:
+        except NO_MEMORY:
             pass  # the caller tries again, and waits again

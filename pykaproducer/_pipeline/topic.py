@@ -42,6 +42,7 @@ from pykaproducer._pipeline.partition import PartitionWorker, Rest
 from pykaproducer._pipeline.reports import Settler
 from pykaproducer._pipeline.worker import StageContext, Worker
 from pykaproducer._util.deques import copied_items
+from pykaproducer._util.memory import NO_MEMORY
 from pykaproducer.config import Config
 from pykaproducer.errors import DeliveryError, Status, delivery_error_for
 from pykaproducer.partitioners import PartitionerFunction
@@ -163,7 +164,7 @@ class TopicWorker(Worker[Item]):
         view = self._metadata.view.topics[self.topic]
         try:
             slices, unknown = self._split(item, view)
-        except MemoryError:
+        except NO_MEMORY:
             # Rows that already have a partition keep it.
             self.retry_later(item, "partitioning")
             return

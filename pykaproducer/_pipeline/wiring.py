@@ -60,6 +60,7 @@ from pykaproducer._util import compression
 from pykaproducer._util.checksum import crc32c_function
 from pykaproducer._util.clock import Clock
 from pykaproducer._util.guarded_log import GuardedLogger
+from pykaproducer._util.memory import NO_MEMORY
 from pykaproducer.config import Config
 from pykaproducer.errors import AbortedError, DeliveryError, ProducerBrokenError, Status
 
@@ -496,10 +497,9 @@ class Pipeline:
                     self.broken = cause
                 self._fail_all(worker, cause, taken)
                 break
-            except MemoryError:
+            except NO_MEMORY:
                 worker.shortage.wait()
             except Exception as failure:
-                # CPython 3.11 without memory for a frame raises SystemError.
                 failures += 1
                 if failures > _CRASH_ATTEMPTS:
                     log.error("a step after the crash of %s failed", worker.name, exc_info=failure)

@@ -18,6 +18,7 @@ from pykaproducer._pipeline.current_thread import forget_stages
 from pykaproducer._pipeline.worker import spawn
 from pykaproducer._process import app_servers
 from pykaproducer._util.guarded_log import GuardedLogger
+from pykaproducer._util.memory import NO_THREAD
 
 log = GuardedLogger("pykaproducer.producer")
 
@@ -137,7 +138,7 @@ def _at_exit_of_a_child() -> None:
     """
     try:
         spawn("pykaproducer-exit", _flush_after_threads, daemon=False).join(_PATIENCE)
-    except (RuntimeError, MemoryError):  # no thread can be started
+    except NO_THREAD:  # no thread can be started
         _at_exit()
 
 

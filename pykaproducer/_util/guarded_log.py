@@ -41,6 +41,7 @@ from typing import Any, Final
 
 from pykaproducer._kernel import monotonic
 from pykaproducer._util.clock import held_lock, wake_all
+from pykaproducer._util.memory import NO_MEMORY
 
 #: Maximum time that a fork waits for lines, and lines for a fork (seconds).
 _PATIENCE: Final = 1.0
@@ -251,5 +252,5 @@ class GuardedLogger:
             )
             pass_on = _this_thread.pass_on or LogLine.write
             pass_on(line)
-        except MemoryError:
+        except NO_MEMORY:
             pass  # drop the line: a stage must not end for it

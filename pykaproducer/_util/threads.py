@@ -24,6 +24,7 @@ from typing import Final, Protocol
 
 from pykaproducer._util.clock import Clock, Waitable
 from pykaproducer._util.guarded_log import GuardedLogger
+from pykaproducer._util.memory import NO_THREAD
 
 log = GuardedLogger("pykaproducer.producer")
 
@@ -57,7 +58,7 @@ def start(owner: Owner) -> None:
     """Start the thread of *owner*, now or as soon as the system allows it."""
     try:
         owner.start_thread()
-    except (RuntimeError, MemoryError):
+    except NO_THREAD:
         # Logged by start_missing(), because the caller may hold a lock that a logging handler
         # waits for.
         if owner not in _missing:
@@ -71,7 +72,7 @@ def start_missing(clock: Clock) -> bool:
     for owner in list(_missing):
         try:
             owner.start_thread()
-        except (RuntimeError, MemoryError) as error:
+        except NO_THREAD as error:
             _shortage.refused(clock, owner.name, error)
             return True  # the system would refuse the others as well
         _missing.pop(owner, None)
