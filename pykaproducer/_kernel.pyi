@@ -960,6 +960,9 @@ def write_buffers(fd: int, buffers: Sequence[Bytes], patience_ms: int) -> int:
 def monotonic() -> float:
     """Return what ``time.monotonic()`` does, even if a test has replaced that."""
 
+def pause_for_memory() -> None:
+    """Let other threads run, which may release memory, for a millisecond. Needs none."""
+
 def lacks_memory() -> bool:
     """Return whether the system refuses the memory that a usual step of a stage needs."""
 

@@ -83,20 +83,27 @@ cdef class ReportsInbox:
             part = <Slice>item
             if has_failures(part.chunk):
                 return False
-            self.items.popleft()
             try:
                 last = part.report(on_error)
             except MemoryError:
-                self.items.appendleft(part)
-                return False            # the stage pauses, if it is still so
+                return False            # the stage pauses, if there is still none
+            if self.items:              # not in the child of a fork
+                self.items.popleft()
             if last:
                 self.leave(part.chunk)
         return 0 < count <= most
 
     cdef int leave(self, Chunk chunk) except -1:
-        """Remove *chunk*, all rows of which are reported, from those for which a flush waits."""
-        if FREE_THREADED or self.barriers:
-            self.incomplete.leave(chunk)
-        else:
-            self.live.pop(chunk.serial, None)   # arm() enters a barrier before it looks at `live`
-        return 0
+        """Remove *chunk*, all rows of which are reported, from those for which a flush waits.
+
+        Nothing else would, so this waits for memory.
+        """
+        while True:
+            try:
+                if FREE_THREADED or self.barriers:
+                    self.incomplete.leave(chunk)
+                else:                   # arm() enters a barrier before it looks at `live`
+                    self.live.pop(chunk.serial, None)
+                return 0
+            except (MemoryError, SystemError):  # the latter: see _util/memory.py
+                pause_for_memory()

@@ -24,6 +24,7 @@ cdef extern from *:
         free(some);
         return some == NULL;
     }
+    static void kernel_pause(void) { poll(NULL, 0, 1); }
     static int is_no_room(int problem) { return problem == EAGAIN || problem == EWOULDBLOCK; }
     """
     cdef struct pollfd:
@@ -33,6 +34,7 @@ cdef extern from *:
     int kernel_poll(pollfd *fds, int count, int timeout) nogil
     Py_ssize_t kernel_read(int fd, void *into, size_t size)
     void kernel_poke(int fd)
+    void kernel_pause() nogil
     bint is_no_room(int problem)
     bint kernel_lacks_memory()
 
@@ -51,13 +53,19 @@ def lacks_memory():
     return kernel_lacks_memory()
 
 
+def pause_for_memory():
+    """Let other threads run, which may release memory, for a millisecond. Needs none."""
+    with nogil:
+        kernel_pause()
+
+
 def call_in_any_case(function, first, second):
     """Call *function* until it has memory to begin, and does not raise MemoryError."""
     while True:
         try:
             return function(first, second)
-        except MemoryError:
-            pass
+        except (MemoryError, SystemError):      # the latter: see _util/memory.py
+            pause_for_memory()
 
 
 def poll_events(list watched not None, int timeout_ms):

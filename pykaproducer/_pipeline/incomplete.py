@@ -15,9 +15,11 @@ import threading
 import weakref
 from collections.abc import Callable
 
+import pykaproducer._kernel as _kernel
 from pykaproducer._kernel import Chunk
 from pykaproducer._util import threads
 from pykaproducer._util.clock import Clock, held_lock
+from pykaproducer._util.memory import NO_MEMORY
 
 #: How long a flush that timed out waits for the dispatcher to arm its barrier, so that the
 #: remaining messages can be counted (seconds). The dispatcher itself never waits.
@@ -52,7 +54,8 @@ class IncompleteChunks:
         self._process = os.getpid()
         # Guards all of the following among stages; never held during a call of other code. User
         # threads avoid it while the dispatcher runs: a signal handler in such a thread might flush,
-        # and wait for the dispatcher, which would wait for the lock.
+        # and wait for the dispatcher, which would wait for the lock. Not used with `with`, which
+        # needs memory to release it.
         self._lock = threading.RLock()
         #: By serial number. Compiled code (the Bridge's wait, or a caller) adds and removes chunks
         #: without the lock, but with the GIL: see ReportsInbox.
@@ -66,8 +69,11 @@ class IncompleteChunks:
 
     def enter(self, chunk: Chunk) -> None:
         """Add *chunk*, which was taken from its slot."""
-        with self._lock:
+        self._lock.acquire()
+        try:
             self.live[chunk.serial] = chunk
+        finally:
+            self._lock.release()
 
     def enter_late(self, chunk: Chunk) -> None:
         """Add *chunk*, which may have left already.
@@ -80,12 +86,11 @@ class IncompleteChunks:
             self.leave(chunk)
 
     def leave(self, chunk: Chunk) -> None:
-        """Remove *chunk*, whose last row is settled and reported."""
-        with self._lock:
-            self.live.pop(chunk.serial, None)
-            met = self._remove(chunk, settled_only=False)
-        for notify in met:
-            notify()
+        """Remove *chunk*, whose last row is settled and reported.
+
+        Nothing else would do that, so it waits for memory, as :meth:`settled` does.
+        """
+        self._remove(chunk, settled_only=False)
 
     def settled(self, chunk: Chunk) -> None:
         """Notify the barriers that wait for outcomes only: all rows of *chunk* have one.
@@ -93,23 +98,38 @@ class IncompleteChunks:
         No chunk is missed: a stage (1) settles the last row, (2) reads ``watches_outcomes``;
         :meth:`arm` (1) sets that, (2) looks at the rows.
         """
-        with self._lock:
-            met = self._remove(chunk, settled_only=True)
-            self._watch_outcomes()
-        for notify in met:
-            notify()
+        self._remove(chunk, settled_only=True)
 
-    def _remove(self, chunk: Chunk, *, settled_only: bool) -> list[Callable[[], None]]:
-        """Remove *chunk* from the barriers, or from those of one kind; return what to call."""
-        met: list[Callable[[], None]] = []
-        for key, reference in [*self.barriers.items()] if self.barriers else ():
-            barrier = reference()
-            if barrier is None:
-                self.barriers.pop(key, None)
-            elif barrier.pending is not None and (barrier.settled_only or not settled_only):
-                barrier.pending.discard(chunk.serial)
-                met += self._look(barrier)
-        return met
+    def _remove(self, chunk: Chunk, *, settled_only: bool) -> None:
+        """Remove *chunk*, or with *settled_only* only from the barriers that wait for outcomes.
+
+        End the barriers that are met. Each step may be repeated.
+        """
+        while True:
+            try:
+                self._lock.acquire()
+                try:
+                    if not settled_only:
+                        self.live.pop(chunk.serial, None)
+                    met = []
+                    for key, reference in [*self.barriers.items()] if self.barriers else ():
+                        barrier = reference()
+                        if barrier is None:
+                            self.barriers.pop(key, None)
+                        elif barrier.pending is not None and (
+                            barrier.settled_only or not settled_only
+                        ):
+                            barrier.pending.discard(chunk.serial)
+                            met.append(barrier)
+                finally:
+                    self._lock.release()
+                for barrier in met:
+                    self._look(barrier)
+                if self.watches_outcomes:
+                    self._watch_outcomes()
+                return
+            except NO_MEMORY:
+                _kernel.pause_for_memory()
 
     def chunks(self) -> list[Chunk]:
         """Return the incomplete chunks, oldest first."""
@@ -117,26 +137,28 @@ class IncompleteChunks:
 
     def arm(self, barrier: FlushBarrier) -> None:
         """Start *barrier*: every chunk that was accepted before it has entered."""
-        with self._lock:
-            if barrier.pending is not None:
-                return  # already armed, by the dispatcher or after a stage crashed
-            self.watches_outcomes |= barrier.settled_only
-            # First: a stage (1) looks whether there is a barrier, and (2) removes its chunk from
-            # `live`, in one step.
-            self.barriers[id(barrier)] = weakref.ref(barrier)
-            barrier.pending = {
-                serial
-                for serial, chunk in list(self.live.items())
-                if not (barrier.settled_only and chunk.is_settled)
-            }
+        self._lock.acquire()
+        try:
+            if barrier.pending is None:  # not armed yet, by the dispatcher or after a crash
+                self.watches_outcomes |= barrier.settled_only
+                # First: a stage (1) looks whether there is a barrier, and (2) removes its chunk
+                # from `live`, in one step.
+                self.barriers[id(barrier)] = weakref.ref(barrier)
+                barrier.pending = {
+                    serial
+                    for serial, chunk in list(self.live.items())
+                    if not (barrier.settled_only and chunk.is_settled)
+                }
             if barrier.armed.locked():
                 barrier.armed.release()
             for key, reference in [*self.barriers.items()]:
                 if reference() is None:
                     del self.barriers[key]
-            met = self._look(barrier)
-        for notify in met:
-            notify()
+        finally:
+            self._lock.release()
+        self._look(barrier)
+        if self.watches_outcomes:
+            self._watch_outcomes()
 
     def abandon(self, chunks: list[Chunk]) -> None:
         """Remove *chunks*, which were settled because a stage has crashed."""
@@ -167,15 +189,23 @@ class IncompleteChunks:
             chunk.unsettled for chunk in self.chunks() if pending is None or chunk.serial in pending
         )
 
-    def _look(self, barrier: FlushBarrier) -> list[Callable[[], None]]:
-        """End the wait of *barrier* if it is met; return what is then to be called."""
+    def _look(self, barrier: FlushBarrier) -> None:
+        """End the wait of *barrier* if it is met. May be repeated after a MemoryError."""
         if barrier.pending or self.barriers.pop(id(barrier), None) is None:
-            return []
+            return
         barrier.done.release()
-        if barrier.settled_only:
-            self._watch_outcomes()
-        return [] if barrier.notify is None else [barrier.notify]
+        while barrier.notify is not None:
+            try:
+                barrier.notify()
+                break
+            except NO_MEMORY:
+                _kernel.pause_for_memory()
 
     def _watch_outcomes(self) -> None:
-        barriers = [reference() for reference in self.barriers.values()]
-        self.watches_outcomes = any(each is not None and each.settled_only for each in barriers)
+        """Note whether a barrier waits for outcomes only."""
+        self._lock.acquire()
+        try:
+            barriers = [reference() for reference in self.barriers.values()]
+            self.watches_outcomes = any(each is not None and each.settled_only for each in barriers)
+        finally:
+            self._lock.release()

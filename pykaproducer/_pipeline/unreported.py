@@ -23,6 +23,7 @@ from collections import deque
 from typing import Protocol
 
 from pykaproducer._util.clock import Clock
+from pykaproducer._util.memory import NO_MEMORY
 
 #: Minimum time between two log lines (seconds).
 INTERVAL = 30.0
@@ -88,6 +89,12 @@ class _Tally:
         made = _Tally()
         made.count = self.count
         made._errors, made._topics = [*self._errors], [*self._topics]
+        return made
+
+    def added(self, part: Part) -> _Tally:
+        """Return a copy with *part*, so that nothing has changed if there is no memory for it."""
+        made = self.copy()
+        made.add(part)
         return made
 
     def add(self, part: Part) -> None:
@@ -157,13 +164,14 @@ class UnreportedFailures:
         if not part.unreported_failures():
             return False
         sooner = self.enter(part, holder)
-        if self._lock.acquire(blocking=False):
-            try:
-                self._sort_in()
-            except MemoryError:
-                pass  # the next call does it
-            finally:
-                self._lock.release()
+        try:
+            if self._lock.acquire(blocking=False):
+                try:
+                    self._sort_in()
+                finally:
+                    self._lock.release()
+        except NO_MEMORY:
+            pass  # the next call does it
         return sooner
 
     def enter(self, part: Part, holder: Holder) -> bool:
@@ -192,12 +200,16 @@ class UnreportedFailures:
             self._look()
             for kept in self._open:
                 if not kept.logged and kept.since <= now - PATIENCE:
-                    kept.logged = True
-                    self._unlogged.add(kept.part)
-            found, self._unlogged = self._unlogged.failures(), _Tally()
+                    self._unlogged, kept.logged = self._unlogged.added(kept.part), True
+            found, nothing, before = self._unlogged.failures(), _Tally(), self._last_line
             if found.count:
                 self._last_line = now
-            self._set_due(now)
+            try:
+                self._set_due(now)
+            except NO_MEMORY:
+                self._last_line = before
+                raise
+            self._unlogged = nothing
             return found
         finally:
             self._lock.release()
@@ -270,16 +282,19 @@ class UnreportedFailures:
     def _look(self) -> None:
         """Count the parts that are now final; drop those whose outcomes have been read."""
         still_open = []
+        final, unlogged = self._final.copy(), self._unlogged.copy()
         for kept in self._open:
             if kept.final:
-                self._add(kept)
+                final.add(kept.part)
+                if not kept.logged:
+                    unlogged.add(kept.part)
             elif kept.part.unreported_failures():
                 still_open.append(kept)
-        self._open = still_open
+        self._final, self._unlogged, self._open = final, unlogged, still_open
         # Amortised: each check covers at most twice as many slices as were added since the last.
         self._look_at = max(_FIRST_LOOK, 2 * len(still_open))
 
     def _add(self, kept: _Kept) -> None:
-        self._final.add(kept.part)
-        if not kept.logged:
-            self._unlogged.add(kept.part)
+        final = self._final.added(kept.part)
+        unlogged = self._unlogged if kept.logged else self._unlogged.added(kept.part)
+        self._final, self._unlogged = final, unlogged

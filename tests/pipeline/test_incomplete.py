@@ -13,6 +13,7 @@ from pykaproducer._pipeline.dispatcher_items import FailAll, FlushMark
 from pykaproducer._pipeline.incomplete import FlushBarrier, IncompleteChunks
 from pykaproducer._pipeline.transaction_rows import TransactionRows
 from pykaproducer.testing import FakeClock
+from tests._support.no_memory import call_without_memory, needs_hook
 from tests.kernel.helper import TOPIC, Door, split
 
 
@@ -168,3 +169,40 @@ def test_when_rows_are_failed_nothing_waits_for_them(rows: Rows) -> None:
     item.done()
     assert rows.met == ["failed"]
     assert len(retry.items) == 1
+
+
+@needs_hook
+@pytest.mark.parametrize("settled_only", [False, True])
+def test_a_barrier_is_met_without_memory(rows: Rows, settled_only: bool) -> None:
+    """Each allocation of the last step is refused in turn: it waits for memory."""
+    for number in range(25):
+        _, parts = rows.chunk()
+        kept = rows.barrier("met", settled_only=settled_only)
+        reported = [rows.settle(part) for part in parts[:1]]
+        last = parts[1].deliver(0)
+        assert last is not None
+        rows.report(reported[0])
+        last.finish()
+        leave = rows.incomplete.settled if settled_only else rows.incomplete.leave
+        call_without_memory(number, leave, last.chunk)
+        leave(last.chunk)  # if it was refused before the function began
+        assert kept.done.acquire(blocking=False)
+        assert not rows.incomplete.watches_outcomes
+        assert rows.met == ["met"] * (number + 1)
+
+
+def test_a_notification_without_memory_is_repeated(rows: Rows) -> None:
+    _, parts = rows.chunk()
+    met: list[str] = []
+
+    def notify() -> None:
+        met.append("met")
+        if len(met) == 1:
+            raise MemoryError
+
+    kept = FlushBarrier(notify)
+    rows.incomplete.arm(kept)
+    for part in parts:
+        rows.report(rows.settle(part))
+    assert met == ["met", "met"]
+    assert kept.done.acquire(blocking=False)

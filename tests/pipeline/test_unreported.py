@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
 import threading
@@ -12,7 +13,14 @@ import pytest
 
 from pykaproducer import Delivery, DeliveryFailures, KafkaProducer, Producer, ProducerClosedError
 from pykaproducer._errors.codes import ErrorCode
-from pykaproducer._pipeline.unreported import GATHER, INTERVAL, PATIENCE, Failures, Taken
+from pykaproducer._pipeline.unreported import (
+    GATHER,
+    INTERVAL,
+    PATIENCE,
+    Failures,
+    Taken,
+    UnreportedFailures,
+)
 from pykaproducer._process.closing import ROUNDS, Handover
 from pykaproducer._process.lifecycle import live_producers
 from pykaproducer.testing import FakeClock, ScriptedCluster
@@ -466,3 +474,41 @@ def test_many_forgotten_producers_warn_once(caplog: pytest.LogCaptureFixture) ->
             producer.close()
     (record,) = [each for each in caplog.records if each.levelno >= logging.WARNING]
     assert record.getMessage().startswith("20 producers are open in this process")
+
+
+class Part:
+    """One failure. There is no memory at the call number *refused* of first_error()."""
+
+    topic = "t"
+
+    def __init__(self, refused: int = 0) -> None:
+        self.handles = 0  # it is its own holder, too
+        self._calls_left = refused
+
+    def unreported_failures(self) -> int:
+        return 1
+
+    def first_error(self) -> BaseException:
+        self._calls_left -= 1
+        if self._calls_left == 0:
+            raise MemoryError
+        return LookupError("failed")
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+@pytest.mark.parametrize("refused", range(1, 6))
+def test_a_failure_counts_once_without_memory(refused: int, is_open: bool) -> None:
+    unreported, part = UnreportedFailures(FakeClock()), Part(refused)
+    part.handles = int(is_open)
+    unreported.remember(part, part)
+    part.handles = 0
+    for _ in range(3):
+        other = Part()
+        unreported.remember(other, other)
+    logged = 0
+    for _ in range(2):
+        with contextlib.suppress(MemoryError):
+            logged += unreported.line(PATIENCE).count
+    taken = unreported.take()
+    assert taken.failures.count == 4
+    assert logged + taken.unlogged.count == 4
