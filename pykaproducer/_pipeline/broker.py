@@ -61,6 +61,7 @@ from pykaproducer._pipeline.throttle import Throttle
 from pykaproducer._pipeline.watch import SilenceWatch
 from pykaproducer._pipeline.worker import StageContext, Worker
 from pykaproducer._util.clock import earlier
+from pykaproducer._util.memory import NO_MEMORY
 
 BrokerItem = Event | TransactionChanged | Drain
 
@@ -432,7 +433,12 @@ class BrokerWorker(Worker[BrokerItem]):
                     self._check_leaders()
                 if not batches:
                     continue
-            request = self._builder.request(batches)
+            try:
+                request = self._builder.request(batches)
+            except NO_MEMORY:
+                self._ahead.put_back(batches)
+                self.shortage.begin("a request")
+                return
             self._sent(request)
             self.bridge.put(request)
 

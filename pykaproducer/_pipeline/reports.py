@@ -28,6 +28,7 @@ from pykaproducer._pipeline.unreported import Failures, Holder, Part, Unreported
 from pykaproducer._pipeline.worker import ITEMS_PER_ROUND, StageContext, Worker
 from pykaproducer._util.clock import Clock
 from pykaproducer._util.guarded_log import GuardedLogger
+from pykaproducer._util.memory import NO_MEMORY
 from pykaproducer.errors import DeliveryError, DeliveryTimeoutError, Status, reasons
 
 log = GuardedLogger("pykaproducer.producer")
@@ -63,10 +64,13 @@ class Reports(Worker[Slice]):
 
     def wait_for_items(self, deadline: float | None) -> bool:
         while super().wait_for_items(deadline):
-            with self._running:
+            self._running.acquire()
+            try:
                 log_error = delivery.log_callback_error
                 if not self.compiled_inbox.run_callbacks(log_error, ITEMS_PER_ROUND):
                     return True
+            finally:
+                self._running.release()  # `with` would need memory for it
             # Another stage may have set the deadline, and its wake-up has ended this wait.
             due = self.deadline()
             if due is not None and (deadline is None or due < deadline):
@@ -76,16 +80,22 @@ class Reports(Worker[Slice]):
         return False
 
     def handle(self, item: Slice) -> None:
-        try:
-            last = item.report(delivery.log_callback_error)
-        except MemoryError:
-            self.retry_later(item, "a delivery callback")
-            return
-        if (trace := self.metrics.trace) is not None:
-            trace.note("reported", self, item, detail="callbacks have run")
-        self._unreported.remember(item, item.chunk)
-        if last:
-            self._incomplete.leave(item.chunk)
+        is_reported = is_remembered = last = False
+        while True:  # each step may be repeated, or is not
+            try:
+                if not is_reported:
+                    last = item.report(delivery.log_callback_error)
+                    is_reported = True
+                    if (trace := self.metrics.trace) is not None:
+                        trace.note("reported", self, item, detail="callbacks have run")
+                if not is_remembered:
+                    self._unreported.remember(item, item.chunk)
+                    is_remembered = True
+                if last:
+                    self._incomplete.leave(item.chunk)
+                return
+            except NO_MEMORY:
+                self.shortage.wait()
 
     def callback_name(self) -> str:
         """Return the name of the function in Python that it is calling, or "". From any thread."""
@@ -100,7 +110,10 @@ class Reports(Worker[Slice]):
         return self._unreported.due
 
     def on_time(self, now: float) -> None:
-        failures = self._unreported.line(now)
+        try:
+            failures = self._unreported.line(now)
+        except NO_MEMORY:
+            return  # it is still due
         if failures.count:
             log.error("%s", unreported(failures))
 
@@ -228,10 +241,10 @@ class Settler:
                     if last:
                         self._incomplete.leave(part.chunk)
                     break
-                except MemoryError:
+                except NO_MEMORY:
                     try:
                         self.shortage.wait()
-                    except MemoryError:
+                    except NO_MEMORY:
                         pass
         if with_callbacks:
             inbox = self._reports.compiled_inbox

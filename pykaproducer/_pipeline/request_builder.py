@@ -38,6 +38,7 @@ from pykaproducer._pipeline.worker import Worker
 from pykaproducer._util.checksum import crc32c_function
 from pykaproducer._util.compression import Compressor
 from pykaproducer._util.guarded_log import GuardedLogger
+from pykaproducer._util.memory import NO_MEMORY
 from pykaproducer.config import Config
 
 log = GuardedLogger("pykaproducer.broker")
@@ -110,8 +111,8 @@ class RequestBuilder:
         while True:
             try:
                 found = sealer.seal(batches, now, only_next=traced)
-            except MemoryError as error:
-                self._no_memory(cast("PartitionBuffer", sealer.buffer), error)
+            except NO_MEMORY as error:
+                self._no_memory(cast("PartitionBuffer | None", sealer.buffer), error)
                 return batches
             except CompressionError as error:
                 self._cannot_compress(cast("PartitionBuffer", sealer.buffer), error)
@@ -138,7 +139,7 @@ class RequestBuilder:
         before = len(batches)
         try:
             more = self._sealer.seal_next(buffer, batches, now)
-        except MemoryError as error:
+        except NO_MEMORY as error:
             self._no_memory(buffer, error)
             return False
         except CompressionError as error:
@@ -179,12 +180,16 @@ class RequestBuilder:
                 request.turn, self._turn = self._turn, None
         return request
 
-    def _no_memory(self, buffer: PartitionBuffer, error: MemoryError) -> None:
-        """Pause sealing for all buffers, as there is no memory for a batch of *buffer*."""
-        reason = str(error) or "no memory for a batch"
-        self._last_errors.partitions[buffer.topic, buffer.partition] = reason
+    def _no_memory(self, buffer: PartitionBuffer | None, error: Exception) -> None:
+        """Pause sealing for all buffers, as there is no memory for a batch of *buffer*.
+
+        None: there was none to find the first buffer.
+        """
         self._shortage.begin("a batch")
-        self._batcher.reschedule(buffer)
+        if buffer is not None:
+            reason = str(error) or "no memory for a batch"
+            self._last_errors.partitions[buffer.topic, buffer.partition] = reason
+            self._batcher.reschedule(buffer)
 
     def _cannot_compress(self, buffer: PartitionBuffer, error: CompressionError) -> None:
         """Fail the messages of a batch that the codec has rejected."""

@@ -66,6 +66,10 @@ class SealedAhead:
         self._all_wait = True
         return None
 
+    def put_back(self, batches: list[Batch]) -> None:
+        """Add *batches*, returned by :meth:`next`, again."""
+        self.requests.appendleft(batches)
+
     def sent(self, batches: list[Batch]) -> None:
         """Record that *batches*, returned by :meth:`next`, are in flight."""
         if self._one_at_a_time:

@@ -43,6 +43,7 @@ from pykaproducer._pipeline.current_thread import in_a_stage
 from pykaproducer._pipeline.worker import STOP, Item, StageContext, Worker
 from pykaproducer._util.clock import earlier
 from pykaproducer._util.guarded_log import GuardedLogger
+from pykaproducer._util.memory import NO_MEMORY
 from pykaproducer._util.randomness import system_random
 from pykaproducer.config import Config
 
@@ -88,7 +89,6 @@ class SocketWorker(Worker[Item]):
         #: The newest common version of each request, as of the present connection.
         self.versions: dict[int, int] = {}
         self._connection: Connection | None = None
-        self._stop_has_come = False
         #: An exception is about to end the thread.
         self.has_crashed = False
         #: Callers may use the connection while this thread waits.
@@ -242,31 +242,21 @@ class SocketWorker(Worker[Item]):
             connection.wakeup.poke(surely=not in_a_stage())
 
     def _loop(self) -> None:
-        with self._running:
+        self._running.acquire()
+        try:
             self._run_connection()
+        finally:
+            self._running.release()  # `with` would need memory for it
 
     def _run_connection(self) -> None:
-        self._make_connection(self.clock.monotonic())
         try:
             while True:
-                self._wait_for_memory()
-                now = self.clock.monotonic()
-                # Before anything is written: a NAT or load balancer may have dropped it.
-                self._close_if_idle(now)
-                self._empty_inbox()
-                if self._stop_has_come and self.can_stop():
-                    break
-                deadline = self.deadline()
-                if deadline is not None and deadline <= now:
-                    self.on_time(now)
-                self.on_inbox_drained()
-                connection = self._connection
-                if connection is None:
-                    self._wait_for_resources(now)
-                    continue
-                events = connection.poll(self._connect_or_wait(connection, now), self._wait)
-                self._wait_for_memory()
-                self._handle(events)
+                try:
+                    if self._work_and_wait():
+                        break
+                except NO_MEMORY:
+                    if self._in_step:
+                        raise
         except BaseException:
             self.has_crashed = True  # on_stop() comes before the crash policy
             raise
@@ -275,6 +265,33 @@ class SocketWorker(Worker[Item]):
             if self._connection is not None:
                 self._connection.close()
             self.on_stop()
+
+    def _work_and_wait(self) -> bool:
+        self._wait_for_memory()
+        now = self.clock.monotonic()
+        self._in_step = True
+        # Before anything is written: a NAT or load balancer may have dropped it.
+        self._close_if_idle(now)
+        self._empty_inbox()
+        if self._stop_has_come and self.can_stop():
+            return True
+        deadline = self.deadline()
+        if deadline is not None and deadline <= now:
+            self.on_time(now)
+        self.on_inbox_drained()
+        connection = self._connection
+        if connection is not None:
+            self._connect_if_due(connection, now)
+        self._in_step = False
+        if connection is None:
+            self._wait_for_resources(now)
+            return False
+        events = connection.poll(self._waits_until(connection), self._wait)
+        self._wait_for_memory()
+        self._in_step = True
+        self._handle(events)
+        self._in_step = False
+        return False
 
     def _wait_for_memory(self) -> None:
         while self.pauses():
@@ -308,12 +325,15 @@ class SocketWorker(Worker[Item]):
         finally:
             self._running.acquire()
 
-    def _connect_or_wait(self, connection: Connection, now: float) -> float | None:
-        """Connect if that is wanted and due; return until when to wait for events."""
+    def _connect_if_due(self, connection: Connection, now: float) -> None:
+        """Connect if that is wanted and due."""
         self._awaits_token = False
         is_due = connection.is_closed and self.wants_connection() and now >= self._not_before
         if is_due and (self._tokens is None or self._has_token(self._tokens)):
             self._connect(connection)
+
+    def _waits_until(self, connection: Connection) -> float | None:
+        """Return until when to wait for events."""
         deadline = self._wakes_at(self.deadline())
         if connection.is_closed and self.wants_connection() and not self._awaits_token:
             return self._not_before if deadline is None else min(deadline, self._not_before)

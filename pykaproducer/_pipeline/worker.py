@@ -57,6 +57,7 @@ from pykaproducer._pipeline.shortage import Shortage
 from pykaproducer._util import guarded_log, threads
 from pykaproducer._util.clock import Clock, WakeEvent, earlier, held_lock
 from pykaproducer._util.deques import copied_items
+from pykaproducer._util.memory import NO_MEMORY
 
 
 class _Stop:
@@ -119,12 +120,32 @@ class _Thread(threading.Thread):
                     pass
 
     def run(self) -> None:
-        """Run the target. There is always memory for the steps before that: they need none."""
+        """Run the target."""
+        _call_with_room(self._run_target)
+
+    def _run_target(self) -> None:
         task, self._task = self._task, None
         assert task is not None, "a thread is started once"
         self.has_begun = True
         self.decided.release()
         task()
+
+
+def _call_with_room(function: Callable[[], None]) -> None:
+    """Call *function* with memory for the frames of its calls, as deep as stages call.
+
+    CPython takes memory for frames from the system in pieces of 16 KiB, and gives a piece back when
+    its first frame ends. If one is refused, any call may raise MemoryError; CPython 3.11 raises
+    SystemError, or crashes. But the piece for a large frame is much larger than the frame, and what
+    is left of it is for the frames of the calls.
+    """
+    function()
+
+
+#: Words of that frame: its piece has 64 KiB, of which 38 KiB are left.
+_ROOM: Final = 3_200
+
+_call_with_room.__code__ = _call_with_room.__code__.replace(co_stacksize=_ROOM)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +199,10 @@ class Worker(Generic[Item]):
         self.shortage = Shortage(name, clock)
         # The first item waits for memory.
         self._held_up = False
+        # The stop item has come.
+        self._stop_has_come = False
+        # In a step that cannot be repeated after a MemoryError.
+        self._in_step = False
         # For its own thread: when it may next try to start other stages' threads.
         self._start_threads_at = 0.0
 
@@ -273,7 +298,7 @@ class Worker(Generic[Item]):
         self._items.append(item)
         try:
             self.wake()
-        except MemoryError:  # of a table in `threads`: the stage has no thread, or is awake
+        except NO_MEMORY:  # of a table in `threads`: the stage has no thread, or is awake
             pass
 
     def stop(self) -> None:
@@ -314,21 +339,28 @@ class Worker(Generic[Item]):
         """
         if not self._running.acquire(blocking=False):
             return False
+        is_handled = False
         try:
             try:
                 if catch_up:
                     self._catch_up()
                 if self._items or not self.can_run_inline(item):
                     return False
+                is_handled = True
                 self.handle(item)
                 self.on_inbox_drained()
             except BaseException as error:  # the crash policy, as in the stage's own thread
+                if isinstance(error, NO_MEMORY) and not (is_handled or catch_up):
+                    return False
                 self._crash(error)
                 return True
-            deadline = self.next_wakeup()
-            earlier = deadline is not None and (
-                self._sleeps_until is None or deadline < self._sleeps_until
-            )
+            try:
+                deadline = self.next_wakeup()
+                earlier = deadline is not None and (
+                    self._sleeps_until is None or deadline < self._sleeps_until
+                )
+            except NO_MEMORY:
+                earlier = True  # perhaps
         finally:
             self._running.release()
         # A thread that appended an item while this one ran the stage has woken the stage's thread.
@@ -453,11 +485,11 @@ class Worker(Generic[Item]):
             try:
                 self._on_crash(self, error)
                 return
-            except MemoryError:
+            except NO_MEMORY:
                 pass
             try:
                 self.shortage.wait()
-            except MemoryError:
+            except NO_MEMORY:
                 pass
 
     def _wakes_at(self, deadline: float | None) -> float | None:
@@ -474,36 +506,43 @@ class Worker(Generic[Item]):
         return earlier(deadline, self._start_threads_at)
 
     def _loop(self) -> None:
-        stop_has_come = False
         while not self.is_abandoned:
-            self._running.acquire()  # "with" needs memory
             try:
-                self._sleeps_until = None
-                stop_has_come = self._work() or stop_has_come
-                if stop_has_come and self.can_stop():
-                    break
-                deadline = self._sleeps_until = self._sleep_end()
-            finally:
-                self._running.release()
-            try:
-                self.wait_for_items(deadline)
-            except MemoryError:
-                pass  # looks at the inbox instead: nothing has changed
-        else:
-            return  # the sockets are the parent's
-        self.on_stop()
+                if self._work_and_wait():
+                    self._in_step = True
+                    self.on_stop()
+                    return
+            except NO_MEMORY:
+                if self._in_step:
+                    raise
+                # Nothing has changed: the next round begins with a pause, if there is still none.
+        # In the child of a fork: the sockets are the parent's.
+
+    def _work_and_wait(self) -> bool:
+        """Do what is to be done now, and wait for more; return whether the stage ends."""
+        self._running.acquire()
+        try:
+            self._sleeps_until = None
+            self._work()
+            if self._stop_has_come and self.can_stop():
+                return True
+            deadline = self._sleeps_until = self._sleep_end()
+        finally:
+            self._running.release()  # `with` would need memory for it
+        self.wait_for_items(deadline)
+        return False
 
     def _sleep_end(self) -> float | None:
         try:
             return self._wakes_at(self.deadline())
-        except MemoryError:
+        except NO_MEMORY:
             return 0.0  # the deadline is unknown, so the stage looks again at once
 
     def pauses(self) -> bool:
         """Begin a pause, or continue it, if there is no memory for a step; return whether so.
 
         Called when nothing of the step has been done. A MemoryError in the middle of a step that
-        cannot be repeated breaks the producer.
+        cannot be repeated breaks the producer. (See also :func:`_call_with_room`.)
         """
         try:
             if not _kernel.lacks_memory():
@@ -512,7 +551,7 @@ class Worker(Generic[Item]):
                 return False
             self.shortage.begin("its next step")
             self.on_pause()
-        except MemoryError:
+        except NO_MEMORY:
             pass
         return True
 
@@ -526,35 +565,42 @@ class Worker(Generic[Item]):
             _kernel.stage_runs()
         return woken
 
-    def _work(self) -> bool:
-        """Handle the deadline if it is due, then the inbox. Return whether the stop item was in it.
+    def _work(self) -> None:
+        """Handle the deadline if it is due, then the inbox.
 
         The deadline is first: a stream of items must not delay it.
         """
         if self.pauses():
-            return False
+            return
         self._keep_time()
         items = self._items
-        stop_has_come = False
         self._held_up = self._held_up and self.shortage.holds()
         for steps in range(1, len(items) + 1):
             if self._held_up or self.is_abandoned:
                 break
             item = items.popleft()
             if item is STOP:
-                stop_has_come = True
+                self._stop_has_come = True
             else:
+                self._in_step = True
                 self.handle(item)
+                self._in_step = False
             if steps % ITEMS_PER_ROUND == 0:
-                self.on_inbox_drained()
+                self._inbox_drained()
                 self._keep_time()  # nor must many items in one round delay it
+        self._inbox_drained()
+
+    def _inbox_drained(self) -> None:
+        self._in_step = True
         self.on_inbox_drained()
-        return stop_has_come
+        self._in_step = False
 
     def _keep_time(self) -> None:
         deadline = self.deadline()
         if deadline is not None and deadline <= (now := self.clock.monotonic()):
+            self._in_step = True
             self.on_time(now)
+            self._in_step = False
 
 
 #: A stage with items of whatever type: nothing can be put into its inbox.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -14,6 +16,7 @@ import pykaproducer._kernel as _kernel
 from pykaproducer import (
     Delivery,
     DeliveryError,
+    DeliveryFailures,
     DeliveryTimeoutError,
     Producer,
     ProducerBrokenError,
@@ -22,14 +25,22 @@ from pykaproducer import (
 from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._net.outbox import Outbox
 from pykaproducer._net.poller import Poller
-from pykaproducer._pipeline.bridge import Down, RequestsLost
+from pykaproducer._pipeline.bridge import Bridge, Down, RequestsLost
 from pykaproducer._pipeline.broker import BrokerWorker
-from pykaproducer._pipeline.worker import _Thread
+from pykaproducer._pipeline.dispatcher import Dispatcher
+from pykaproducer._pipeline.metadata import Metadata
+from pykaproducer._pipeline.partition import PartitionWorker
+from pykaproducer._pipeline.reports import Reports
+from pykaproducer._pipeline.retry import RetryHandler
+from pykaproducer._pipeline.topic import TopicWorker
+from pykaproducer._pipeline.worker import Worker, _Thread
 from pykaproducer._util import compression
+from pykaproducer._util.clock import held_lock
 from pykaproducer.testing import ScriptedCluster
 from pykaproducer.testing.scripted import Drop, Exchange, Hold, Mangle, Refuse, garbage
 from tests._support.no_memory import call_without_memory, needs_hook
 from tests._support.pairs import partly
+from tests._support.programs import run
 
 from .helper import (
     FAST,
@@ -214,7 +225,11 @@ def test_expiry_without_memory_is_tried_again() -> None:
 
 
 def refuse_once(
-    monkeypatch: pytest.MonkeyPatch, place: Any, name: str, when: Callable[..., bool]
+    monkeypatch: pytest.MonkeyPatch,
+    place: Any,
+    name: str,
+    when: Callable[..., bool],
+    error: type[Exception] = MemoryError,
 ) -> list[str]:
     """Make one call of *name* fail, the first for which *when* is true; return a note of it."""
     real = getattr(place, name)
@@ -223,7 +238,7 @@ def refuse_once(
     def call(*args: Any) -> Any:
         if not refused and when(*args):
             refused.append(name)
-            raise MemoryError
+            raise error
         return real(*args)
 
     monkeypatch.setattr(place, name, call)
@@ -292,14 +307,18 @@ def test_no_memory_to_connect_again(monkeypatch: pytest.MonkeyPatch, step: str) 
         assert refused
 
 
+@pytest.mark.parametrize("error", [MemoryError, SystemError])
 @pytest.mark.parametrize("idempotent", [True, False], ids=["idempotent", "plain"])
 def test_no_memory_to_give_up_a_connection(
-    monkeypatch: pytest.MonkeyPatch, idempotent: bool
+    monkeypatch: pytest.MonkeyPatch, idempotent: bool, error: type[Exception]
 ) -> None:
-    """The response is malformed, and there is no memory to collect the lost requests."""
+    """The response is malformed, and there is no memory to collect the lost requests.
+
+    Nor, with SystemError, for the traceback of that MemoryError.
+    """
     with running(**FAST, enable_idempotence=idempotent) as (cluster, producer):
         warm_up(producer)
-        refused = refuse_once(monkeypatch, Outbox, "lost", lambda *_: runs_a_bridge())
+        refused = refuse_once(monkeypatch, Outbox, "lost", lambda *_: runs_a_bridge(), error)
         cluster.next("produce", Mangle(garbage))
         # A batch without sequence numbers is appended twice.
         assert offsets(send(producer, [b"again"])) == [1 if idempotent else 2]
@@ -459,3 +478,130 @@ def test_a_stage_pauses_before_a_step_without_memory(monkeypatch: pytest.MonkeyP
         assert after.succeeded()
         stages = pipeline_of(producer).stages
         until(lambda: clock.jump(0.1) or all(each.shortage.until is None for each in stages))
+
+
+#: The stages, by what their threads are called.
+STAGES: dict[str, type[Worker[Any]]] = {
+    "dispatcher": Dispatcher,
+    "topic": TopicWorker,
+    "partition": PartitionWorker,
+    "broker": BrokerWorker,
+    "bridge": Bridge,
+    "retry": RetryHandler,
+    "reports": Reports,
+    "metadata": Metadata,
+}
+
+
+class Refusing:
+    """Refuses one of a stage's allocations, in the handling of its next item after :meth:`arm`.
+
+    Meanwhile the calling thread waits, so that none of its own is refused.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, stage: type[Worker[Any]]) -> None:
+        self._real, self._testcapi = stage.handle, pytest.importorskip("_testcapi")
+        self._numbers: list[tuple[int, int]] = []
+        self._begin, self._done = held_lock(), held_lock()
+        monkeypatch.setattr(stage, "handle", lambda *args: self._handle(*args))
+
+    def arm(self, number: int, count: int) -> None:
+        self._numbers.append((number, number + count))
+
+    def refuse(self) -> None:
+        self._begin.release()
+        assert self._done.acquire(timeout=SOON)
+
+    def _handle(self, stage: Worker[Any], item: Any) -> None:
+        if not self._numbers:
+            self._real(stage, item)
+            return
+        numbers = self._numbers.pop()
+        assert self._begin.acquire(timeout=SOON)
+        self._testcapi.set_nomemory(*numbers)
+        try:
+            self._real(stage, item)
+        finally:
+            self.end()
+            self._done.release()
+
+    def end(self) -> None:
+        self._testcapi.remove_mem_hooks()
+
+
+@needs_hook
+# Of a thread of the cluster, and of generators that are not run to their end.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("first", partly(range(24), [0]))
+def test_a_step_of_a_stage_without_memory(
+    monkeypatch: pytest.MonkeyPatch, stage: str, first: int
+) -> None:
+    """Each of its allocations is refused in turn: every message has one outcome, and is reported.
+
+    The producer goes on, or it is broken with this cause.
+    """
+    refusing = Refusing(monkeypatch, STAGES[stage])
+
+    def on_delivery(error: BaseException | None, delivery: Delivery) -> None:
+        refusing.end()  # not the allocations of user code
+        told(error, delivery)
+
+    # With a partitioner in Python, send() leaves everything to the stages.
+    settings = {"partitioner": to_the_first, "delivery_timeout_ms": 3_000}
+    for number in range(first, 120, 24):
+        told = Told()
+        with ScriptedCluster(topics={"t": 1}) as cluster:
+            producer = cluster.producer(**FAST, **settings, request_timeout_ms=1_000)
+            warm_up(producer)
+            pipeline = pipeline_of(producer)
+            cluster.next("produce", Refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+            if stage == "reports":  # what it handles is not ordinary
+                cluster.next("produce", Refuse(ErrorCode.INVALID_RECORD))
+            refusing.arm(number, 1 + 2 * (number % 2))
+            deliveries = [producer.send("t", b"%d" % n, on_delivery=on_delivery) for n in range(3)]
+            refusing.refuse()
+            errors = outcomes(deliveries)
+            with contextlib.suppress(DeliveryFailures, ProducerBrokenError):
+                producer.flush(SOON)
+            if pipeline.broken is None:
+                assert offsets(send(producer, [b"after"]))
+            else:
+                assert isinstance(pipeline.broken, MemoryError | SystemError)
+            for error, value in zip(errors, (b"0", b"1", b"2"), strict=True):
+                count = log(cluster).count(value)
+                assert count == 1 if error is None else count <= 1
+            with contextlib.suppress(DeliveryFailures, ProducerBrokenError):
+                producer.close(SOON)
+            assert sorted(told.values) == [b"0", b"1", b"2"]
+
+
+#: Ends with an error, or crashes, if a call of a function needs memory from the system.
+DEEP_CALLS = """
+import resource
+from pykaproducer._pipeline.worker import spawn
+
+def call(depth):
+    if depth:
+        call(depth - 1)
+
+def use_no_memory():
+    unlimited = resource.getrlimit(resource.RLIMIT_AS)
+    with open("/proc/self/statm", "rb") as pages:
+        used = int(pages.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used, unlimited[1]))
+    for depth in range(200):
+        call(depth)
+    resource.setrlimit(resource.RLIMIT_AS, unlimited)
+    print("done")
+
+spawn("stage", use_no_memory).join()
+"""
+
+
+@pytest.mark.scripted
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_the_calls_of_a_stage_need_no_memory_of_the_system() -> None:
+    """Without memory for the frames of calls, CPython 3.11 raises SystemError, or crashes."""
+    assert run(DEEP_CALLS) == "done\n"
