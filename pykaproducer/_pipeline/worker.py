@@ -449,8 +449,13 @@ class Worker(Generic[Item]):
         # No lock is held while a thread is started: a user thread may be interrupted there, and its
         # signal handler may wait for this stage. So two threads may be started; the first one to
         # get here runs the stage.
-        if not self._is_first():
-            return
+        while True:
+            try:
+                if not self._claim.acquire(blocking=False):
+                    return
+                break
+            except NO_MEMORY:
+                self.shortage.wait()
         try:
             self.shortage.repeat(self._begin)
             self._loop()
@@ -458,13 +463,6 @@ class Worker(Generic[Item]):
             self._crash(error)
         finally:
             threads.stop_keeping(self)
-
-    def _is_first(self) -> bool:
-        while True:
-            try:
-                return self._claim.acquire(blocking=False)
-            except MemoryError:
-                self.shortage.wait()
 
     def _begin(self) -> None:
         """Make the calling thread the stage's own. Without memory, it may be repeated."""
