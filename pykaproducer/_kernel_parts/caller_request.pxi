@@ -314,31 +314,54 @@ cdef bint begin(TopicSlot slot, Chunk chunk, ProduceRequest request):
     return True
 
 
+cdef extern from "Python.h":
+    int list_append "PyList_Append"(PyObject *items, PyObject *item)
+    int set_slice "PyList_SetSlice"(PyObject *items, Py_ssize_t low, Py_ssize_t high,
+                                    PyObject *new)
+
+
 cdef bint enter_request(ProduceRequest request) noexcept:
     """Add *request* and its batches to the lists in which the stages find them, or to none."""
-    cdef list link = request.path.link.requests
     cdef CallerPath path
     cdef BatchState batch
     cdef Py_ssize_t i, paths = 0, batches = 0
-    cdef bint entered = False
-    try:
-        link.append(request)
-        entered = True
-        for path in request.paths:
-            path.requests.append(request)
-            paths += 1
+    if not appended(request.path.link.requests, request):
+        return False
+    for path in request.paths:
+        if not appended(path.requests, request):
+            break
+        paths += 1
+    else:
         for batch in request.batches:
-            batch.buffer.unanswered.append(batch)
+            if not appended(batch.buffer.unanswered, batch):
+                break
             batches += 1
-        return True
-    except MemoryError:
-        if entered:
-            link.pop()
-        for i in range(paths):
-            (<CallerPath>request.paths[i]).requests.pop()
-        for i in range(batches):
-            (<BatchState>request.batches[i]).buffer.unanswered.pop()
+        else:
+            return True
+    drop_last(request.path.link.requests)
+    for i in range(paths):
+        drop_last((<CallerPath>request.paths[i]).requests)
+    for i in range(batches):
+        drop_last((<BatchState>request.batches[i]).buffer.unanswered)
     return False
+
+
+cdef void drop_last(list items) noexcept:
+    """Remove the last item. A list that shrinks may need memory for a moment."""
+    cdef Py_ssize_t size = len(items)
+    while set_slice(<PyObject *>items, size - 1, size, NULL) < 0:
+        PyErr_Clear()
+
+
+cdef bint appended(list items, item) noexcept:
+    """Append *item*, and return True; or return False, as there is no memory for it.
+
+    An ``except`` clause would need memory itself, before its first statement.
+    """
+    if list_append(<PyObject *>items, <PyObject *>item) < 0:
+        PyErr_Clear()
+        return False
+    return True
 
 
 cdef bint is_unchanged(TopicSlot slot, Chunk chunk, ProduceRequest request) noexcept:

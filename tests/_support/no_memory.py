@@ -17,14 +17,16 @@ needs_hook = pytest.mark.skipif(
 )
 
 
-def call_without_memory(number: int, function: Callable[..., object], *arguments: object) -> None:
-    """Call *function* while the interpreter's allocation *number* (from 0) fails, and no other.
+def call_without_memory(
+    number: int, function: Callable[..., object], *arguments: object, count: int = 1
+) -> None:
+    """Call *function* while *count* allocations of the interpreter fail, from *number* (from 0) on.
 
     Suppresses the MemoryError. Not a context manager, whose own allocations could fail. A test that
     calls it needs the mark :data:`needs_hook`, so that it is skipped before it starts anything.
     """
     testcapi: Any = pytest.importorskip("_testcapi")
-    testcapi.set_nomemory(number, number + 1)
+    testcapi.set_nomemory(number, number + count)
     try:
         function(*arguments)
     except MemoryError:

@@ -577,6 +577,20 @@ def test_a_step_of_a_stage_without_memory(
             assert sorted(told.values) == [b"0", b"1", b"2"]
 
 
+@needs_hook
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_caller_without_memory(count: int) -> None:
+    """It sends the message itself, or leaves it to the stages: nothing is left half entered."""
+    with running() as (cluster, producer):
+        warm_up(producer)
+        for number in range(40):
+            call_without_memory(number, producer.send, "t", b"%d" % number, count=count)
+            producer.flush(SOON)
+        values = log(cluster)[1:]
+        assert len(values) == producer.accepted - 1
+        assert values == sorted(set(values), key=lambda value: int(value or b""))
+
+
 #: Ends with an error, or crashes, if a call of a function needs memory from the system.
 DEEP_CALLS = """
 import resource
