@@ -118,7 +118,7 @@ cdef class Admission(OpenChunks):
             leave_guard(&self.guard)
 
     def _pause(self):
-        """Call ``_start()`` for each message until ``_admit()``. The last one is appended then."""
+        """Call ``_start()`` for each message until ``_admit()``. On return none is appended."""
         enter_guard(&self.guard)
         store_int(&self.is_ready, False)
         leave_guard(&self.guard)

@@ -238,7 +238,10 @@ cdef class Chunk:
         leave_guard(&self.lock)
 
     def pick(self, rows, int32_t partition=-1):
-        """Return a slice of these row numbers; empty once all rows of the chunk are reported."""
+        """Return a slice of these row numbers; empty once all rows of the chunk are reported.
+
+        Raises IndexError for a row that does not exist.
+        """
         cdef Slice part = Slice.__new__(Slice)
         cdef list numbers = list(rows)
         cdef uint32_t i
