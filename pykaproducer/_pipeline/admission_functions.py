@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pykaproducer._kernel import Chunk, TopicSlot
-from pykaproducer._pipeline.coordinator_collaborators import Admission
+from pykaproducer._pipeline.coordinator import Admission
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,20 +16,29 @@ from __future__ import annotations
 import dataclasses
 import math
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pykaproducer._kernel as _kernel
 from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._errors.formatting import format_partition
-from pykaproducer._kernel import CallerLink, ConnectionMetrics, ProduceRequest
+from pykaproducer._kernel import (
+    CallerLink,
+    Chunk,
+    ConnectionMetrics,
+    ProduceRequest,
+    ReportsInbox,
+    Slice,
+    TopicSlot,
+)
 from pykaproducer._machines.coordination import TV1, TV2
 from pykaproducer._machines.session import LAST_VERSION
 from pykaproducer._net.connection import Answered, Request
 from pykaproducer._net.lendable_connection import LendableConnection
-from pykaproducer._pipeline.bridge_collaborators import BridgeCollaborators
+from pykaproducer._net.transport import Network
 from pykaproducer._pipeline.current_thread import DeferredWakeups
+from pykaproducer._pipeline.metadata import Metadata
 from pykaproducer._pipeline.socket_worker import SocketWorker
 from pykaproducer._pipeline.worker import StageContext
 from pykaproducer._util.clock import earlier
@@ -42,6 +51,7 @@ from pykaproducer._wire.produce import (
     decode_produce,
     produce_head,
 )
+from pykaproducer.config import Config
 
 #: Maximum number of bytes that another stage's thread may seal and write inline.
 SMALL = 16 << 10
@@ -129,28 +139,52 @@ class GiveUp:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class CallerHooks:
+    """Functions with which the Bridge passes a caller's messages to the other stages."""
+
+    #: Makes a chunk, which a caller has taken, known to the stages.
+    enter: Callable[[Chunk], None]
+    #: Announces a slot with messages, which no caller could send.
+    announce: Callable[[TopicSlot], object]
+    #: Adds a chunk to those for which a flush waits.
+    track: Callable[[Chunk], None]
+    #: Reports what was settled of a request; see ``Settler``.
+    report_settled: Callable[[Iterator[Slice | None], Sequence[Chunk | None]], None]
+    #: Reports what is settled while the Bridge waits.
+    inbox: ReportsInbox
+
+
 BridgeItem = ProduceRequest | Connect | CheckFirst | GiveUp
 
 
 class Bridge(SocketWorker[BridgeItem]):
-    """The stage that owns the connection to one broker."""
+    """The stage that owns the connection to one broker.
+
+    *report* puts an event into the inbox of the BrokerWorker.
+    """
 
     _connection_type = LendableConnection
     _connection: LendableConnection | None
 
     def __init__(
-        self, context: StageContext, collaborators: BridgeCollaborators, broker_id: int
+        self,
+        context: StageContext,
+        config: Config,
+        network: Network,
+        metadata: Metadata,
+        report: Callable[[BridgeEvent], None],
+        callers: CallerHooks,
+        broker_id: int,
     ) -> None:
-        super().__init__(
-            f"bridge-{broker_id}", context, collaborators.config, collaborators.network
-        )
+        super().__init__(f"bridge-{broker_id}", context, config, network)
         self.broker_id = broker_id
-        self._metadata = collaborators.metadata
-        self._report = collaborators.report
-        self._callers = collaborators.callers
+        self._metadata = metadata
+        self._report = report
+        self._callers = callers
         #: The connection, as callers use it.
-        self.caller_link = CallerLink(broker_id, collaborators.callers.inbox)
-        collaborators.network.close_in_child(self.caller_link)
+        self.caller_link = CallerLink(broker_id, callers.inbox)
+        network.close_in_child(self.caller_link)
         #: Whether callers may write requests.
         self.lends = False
         self._wanted = False

@@ -15,7 +15,7 @@ or (``acks=0``) written.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from pykaproducer._kernel import ProduceRequest, RequestSealer, Slice
 from pykaproducer._machines.backlog import Backlog, Sweep
@@ -23,10 +23,12 @@ from pykaproducer._machines.batch import Batch, Chaser
 from pykaproducer._machines.batcher import batcher_for, sealed_limit
 from pykaproducer._machines.partition_buffer import PartitionBuffer
 from pykaproducer._machines.window import Window
+from pykaproducer._net.transport import Network
 from pykaproducer._pipeline.attached_buffers import AttachedBuffers
 from pykaproducer._pipeline.bridge import (
     SMALL,
     Bridge,
+    CallerHooks,
     CallerSent,
     Down,
     GiveUp,
@@ -36,8 +38,6 @@ from pykaproducer._pipeline.bridge import (
     ResponseReceived,
     Up,
 )
-from pykaproducer._pipeline.bridge_collaborators import BridgeCollaborators
-from pykaproducer._pipeline.broker_collaborators import BrokerWorkerCollaborators
 from pykaproducer._pipeline.broker_events import (
     Enqueue,
     EnqueueNew,
@@ -50,37 +50,66 @@ from pykaproducer._pipeline.broker_events import (
 )
 from pykaproducer._pipeline.caller_paths import CallerPaths
 from pykaproducer._pipeline.connection_log import ConnectionLog
+from pykaproducer._pipeline.coordinator import Coordinator
 from pykaproducer._pipeline.coordinator_items import BrokerDrained, Drain, TransactionChanged
 from pykaproducer._pipeline.held_puller import HeldPuller
+from pykaproducer._pipeline.held_slots import HeldSlots
+from pykaproducer._pipeline.last_errors import LastErrors
+from pykaproducer._pipeline.metadata import Metadata
 from pykaproducer._pipeline.metadata_events import ViewChanged
 from pykaproducer._pipeline.producer_id import NoProducerId, ProducerIdCame
+from pykaproducer._pipeline.reports import Settler
 from pykaproducer._pipeline.request_builder import RequestBuilder, new_sealer
 from pykaproducer._pipeline.responses import ProduceResponseHandler
+from pykaproducer._pipeline.retry import RetryHandler
 from pykaproducer._pipeline.sealed_ahead import SealedAhead, drop_expired
 from pykaproducer._pipeline.throttle import Throttle
 from pykaproducer._pipeline.watch import SilenceWatch
 from pykaproducer._pipeline.worker import StageContext, Worker
 from pykaproducer._util.clock import earlier
 from pykaproducer._util.memory import NO_MEMORY
+from pykaproducer._util.compression import Compressor
+from pykaproducer.config import Config
 
 BrokerItem = Event | TransactionChanged | Drain
 
 
 class BrokerWorker(Worker[BrokerItem]):
-    """Seals batches, sends them, and has the responses handled."""
+    """Seals batches, sends them, and has the responses handled.
+
+    *is_flushing* returns whether batches must not linger; *held*: the messages that the dispatcher
+    has left in open chunks, and *take_held* has it take them; *end_unused* stops a worker that has
+    long been unused.
+    """
 
     needs_thread_to_stop = True  # it stops its bridge
 
     def __init__(
-        self, context: StageContext, collaborators: BrokerWorkerCollaborators, broker_id: int
+        self,
+        context: StageContext,
+        broker_id: int,
+        *,
+        config: Config,
+        network: Network,
+        metadata: Metadata,
+        retry: RetryHandler,
+        settler: Settler,
+        compressor: Compressor | None,
+        last_errors: LastErrors,
+        is_flushing: Callable[[], bool],
+        held: HeldSlots,
+        take_held: Callable[[], None],
+        callers: CallerHooks,
+        coordinator: Coordinator | None,
+        end_unused: Callable[[BrokerWorker], None],
     ) -> None:
         super().__init__(f"broker-{broker_id}", context)
         self.broker_id = broker_id
-        self._config = config = collaborators.config
-        self._metadata = metadata = collaborators.metadata
-        self._last_errors = last_errors = collaborators.last_errors
-        self._is_flushing, self._end_unused = collaborators.is_flushing, collaborators.end_unused
-        self.bridge = self._new_bridge(context, collaborators)
+        self._config = config
+        self._metadata = metadata
+        self._last_errors = last_errors
+        self._is_flushing, self._end_unused = is_flushing, end_unused
+        self.bridge = Bridge(context, config, network, metadata, self.put, callers, broker_id)
         self._batch_size = min(config.batch_size, config.max_request_size)
         self._window = window = Window(
             limit=config.max_in_flight_requests_per_connection,
@@ -88,7 +117,6 @@ class BrokerWorker(Worker[BrokerItem]):
             timeout=config.request_timeout_ms / 1000,
         )
         self.batcher = batcher_for(config, self._batch_size)
-        held, take_held = collaborators.held, collaborators.take_held
         self._held = HeldPuller(self, held, take_held, self.batcher, window, self._opens_at)
         self._buffers = AttachedBuffers(broker_id, lambda: metadata.cluster)
         self._ahead = SealedAhead(one_at_a_time=not config.idempotent and config.acks != 0)
@@ -97,9 +125,9 @@ class BrokerWorker(Worker[BrokerItem]):
         self._watch = SilenceWatch(
             broker_id, metadata, window.patience, self._buffers.waiting_topics, self._give_up
         )
-        self._transactional = collaborators.coordinator is not None
-        sealer = new_sealer(config, self.batcher, collaborators.compressor, self.metrics)
-        self.responses = self._new_response_handler(collaborators, sealer)
+        self._transactional = coordinator is not None
+        sealer = new_sealer(config, self.batcher, compressor, self.metrics)
+        self.responses = self._new_response_handler(sealer, retry, settler, coordinator)
         self._callers = self._new_caller_paths(sealer)
         self._builder = RequestBuilder(
             self,
@@ -110,7 +138,7 @@ class BrokerWorker(Worker[BrokerItem]):
             responses=self.responses,
             metadata=metadata,
             last_errors=last_errors,
-            coordinator=collaborators.coordinator,
+            coordinator=coordinator,
         )
         self._drain: Drain | None = None
         self._up = self._quitting = self._new_view = False
@@ -118,12 +146,27 @@ class BrokerWorker(Worker[BrokerItem]):
         # When to ask to be stopped, unless a PartitionWorker needs this worker before that.
         self._end_at: float | None = None
 
-    def _new_bridge(
-        self, context: StageContext, collaborators: BrokerWorkerCollaborators
-    ) -> Bridge:
-        network, callers = collaborators.network, collaborators.callers
-        bridge = BridgeCollaborators(self._config, network, self._metadata, self.put, callers)
-        return Bridge(context, bridge, self.broker_id)
+    def _new_response_handler(
+        self,
+        sealer: RequestSealer,
+        retry: RetryHandler,
+        settler: Settler,
+        coordinator: Coordinator | None,
+    ) -> ProduceResponseHandler:
+        return ProduceResponseHandler(
+            config=self._config,
+            clock=self.clock,
+            metadata=self._metadata,
+            retry=retry,
+            settler=settler,
+            last_errors=self._last_errors,
+            metrics=self.metrics,
+            buffer_changed=self._buffer_changed,
+            batcher=self.batcher,
+            moved=self._buffers.moved,
+            sealer=sealer,
+            coordinator=coordinator,
+        )
 
     def _new_caller_paths(self, sealer: RequestSealer) -> CallerPaths:
         return CallerPaths(
@@ -135,24 +178,6 @@ class BrokerWorker(Worker[BrokerItem]):
             settler=self.responses.request_settler,
             window=self._window,
             sent=self._sent,
-        )
-
-    def _new_response_handler(
-        self, collaborators: BrokerWorkerCollaborators, sealer: RequestSealer
-    ) -> ProduceResponseHandler:
-        return ProduceResponseHandler(
-            config=self._config,
-            clock=self.clock,
-            metadata=self._metadata,
-            retry=collaborators.retry,
-            settler=collaborators.settler,
-            last_errors=self._last_errors,
-            metrics=self.metrics,
-            buffer_changed=self._buffer_changed,
-            batcher=self.batcher,
-            moved=self._buffers.moved,
-            sealer=sealer,
-            coordinator=collaborators.coordinator,
         )
 
     def handle(self, item: BrokerItem) -> None:

@@ -14,7 +14,8 @@ outcome. Relies on: a failed row is reported before it counts as settled.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Protocol
 
 from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._machines.batch_tally import BatchTallies
@@ -51,7 +52,7 @@ from pykaproducer._machines.transaction_states import (
 )
 from pykaproducer._machines.transactions import TransactionMachine
 from pykaproducer._net.connection import Answered
-from pykaproducer._pipeline.coordinator_collaborators import CoordinatorCollaborators
+from pykaproducer._net.transport import Network
 from pykaproducer._pipeline.coordinator_connection import CoordinatorConnection
 from pykaproducer._pipeline.coordinator_items import (
     AllReported,
@@ -71,6 +72,8 @@ from pykaproducer._pipeline.coordinator_items import (
 )
 from pykaproducer._pipeline.coordinator_requests import CoordinatorRequest, request_of, tell_answer
 from pykaproducer._pipeline.group import GroupUnused, OffsetsAnswered
+from pykaproducer._pipeline.last_errors import LastErrors
+from pykaproducer._pipeline.metadata import Metadata
 from pykaproducer._pipeline.metadata_events import CoordinatorCame
 from pykaproducer._pipeline.transaction_observer import TransactionObserver
 from pykaproducer._pipeline.waiting_callers import WaitingCallers
@@ -79,6 +82,7 @@ from pykaproducer._util.guarded_log import GuardedLogger
 from pykaproducer._util.randomness import system_random
 from pykaproducer._wire.messages import ApiKey
 from pykaproducer._wire.transactions import CoordinatorKind
+from pykaproducer.config import Config
 
 log = GuardedLogger("pykaproducer.transactions")
 
@@ -93,29 +97,56 @@ _MOST_GROUP_STAGES = 4
 _COMMITS = frozenset({TransactionCall.COMMIT, TransactionCall.CLOSE})
 
 
+class Admission(Protocol):
+    """The part of the producer that opens and shuts the admission of records."""
+
+    def open_transaction(self, serial: int) -> None:
+        """Accept records of transaction *serial* from now on."""
+
+    def shut_transaction(self, failure: TransactionFailure) -> None:
+        """Accept none; ``send()`` raises the error that *failure* describes."""
+
+
 class Coordinator(CoordinatorConnection[CoordinatorItem]):
-    """Executes what the state machine of the producer's transactions decides."""
+    """Executes what the state machine of the producer's transactions decides.
+
+    *watch_rows* calls a function when all rows accepted so far have their outcome, *watch_reports*
+    when their callbacks have run, too; *fail_rows* fails all rows without outcome, and then calls
+    the function. *new_group* makes the stage of a group from its name, its ordinal and the function
+    for its results; *release_group* stops one that is not used any more.
+    """
 
     inline_items = (AllSettled, AllReported)  # EndTxn is sent by the thread that settles the rows
 
-    def __init__(self, context: StageContext, collaborators: CoordinatorCollaborators) -> None:
-        config = collaborators.config
-        super().__init__(
-            "coordinator",
-            context,
-            config,
-            collaborators.network,
-            collaborators.metadata,
-            CoordinatorKind.TRANSACTION,
-        )
+    def __init__(
+        self,
+        context: StageContext,
+        *,
+        config: Config,
+        network: Network,
+        metadata: Metadata,
+        last_errors: LastErrors,
+        admission: Admission,
+        broker_workers: Callable[[], Iterable[Worker[TransactionChanged | Drain]]],
+        watch_rows: Callable[[Callable[[], None]], None],
+        watch_reports: Callable[[Callable[[], None]], None],
+        fail_rows: Callable[[TransactionFailure, Callable[[], None]], None],
+        new_group: Callable[
+            [str, int, Callable[[OffsetsAnswered | GroupUnused], None]],
+            Worker[CommitOffsets | GiveUpOffsets],
+        ],
+        release_group: Callable[[AnyWorker], None],
+    ) -> None:
+        kind = CoordinatorKind.TRANSACTION
+        super().__init__("coordinator", context, config, network, metadata, kind)
         assert config.transactional_id is not None, "only a transactional producer has one"
-        self._last_errors = collaborators.last_errors
-        self._admission = collaborators.admission
-        self._broker_workers = collaborators.broker_workers
-        self._new_group = collaborators.new_group
-        self._release_group = collaborators.release_group
-        self._watch_rows, self._fail_rows = collaborators.watch_rows, collaborators.fail_rows
-        self._watch_reports = collaborators.watch_reports
+        self._last_errors = last_errors
+        self._admission = admission
+        self._broker_workers = broker_workers
+        self._new_group = new_group
+        self._release_group = release_group
+        self._watch_rows, self._fail_rows = watch_rows, fail_rows
+        self._watch_reports = watch_reports
         self.machine = TransactionMachine(
             config.transactional_id,
             timeout=config.transaction_timeout_ms / 1000,

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 from pykaproducer._kernel import Chunk, Slice, TopicSlot
 from pykaproducer._machines.backlog import Backlog, Line, Sweep
@@ -21,6 +20,7 @@ from pykaproducer._machines.batch import Batch, Chaser
 from pykaproducer._machines.cluster import TopicView
 from pykaproducer._machines.deadlines import Deadlines, has_expired
 from pykaproducer._machines.verdicts import FATAL_TOPIC_ERRORS
+from pykaproducer._pipeline.admission_functions import AdmissionFunctions
 from pykaproducer._pipeline.dispatcher_items import (
     CallersChunk,
     FailAll,
@@ -52,57 +52,52 @@ _SWEEP_AFTER = 2.0
 _SHORT_TIME = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class DispatcherCollaborators:
-    """The other objects that the stage uses."""
-
-    config: Config
-    #: Takes the open chunks of a slot.
-    take: Callable[[TopicSlot], list[Chunk]]
-    #: Takes the chunks that callers have sent, and that have no outcome yet.
-    take_callers: Callable[[], list[Chunk]]
-    #: Releases the slot of a topic's open chunk; returns False if a message has just arrived in it.
-    release_slot: Callable[[str], bool]
-    #: Returns how long messages for these leaders may stay in the open chunk, as they could not be
-    #: sent sooner (seconds).
-    hold_time: Callable[[Iterable[int]], float]
-    new_topic_worker: Callable[[str], TopicWorker]
-    #: Returns whether the sequence numbers of an unused topic may be lost.
-    may_forget: Callable[[TopicWorker], bool]
-    #: Releases a topic's stages and its counters.
-    release_topic: Callable[[str, TopicWorker | None], None]
-    metadata: Metadata
-    incomplete: IncompleteChunks
-    settler: Settler
-    last_errors: LastErrors
-
-
 class Dispatcher(Worker[Item]):
-    """Routes by topic, and expires messages in whichever stage they are."""
+    """Routes by topic, and expires messages in whichever stage they are.
+
+    *admission*: of the producer. *hold_time* returns how long messages for these leaders may stay
+    in the open chunk, as they could not be sent sooner (seconds); *may_forget*, whether the
+    sequence numbers of an unused topic may be lost. *release_topic* releases a topic's stages and
+    its counters.
+    """
 
     keeps_threads = True
 
-    def __init__(self, context: StageContext, collaborators: DispatcherCollaborators) -> None:
+    def __init__(
+        self,
+        context: StageContext,
+        *,
+        config: Config,
+        admission: AdmissionFunctions,
+        hold_time: Callable[[Iterable[int]], float],
+        new_topic_worker: Callable[[str], TopicWorker],
+        may_forget: Callable[[TopicWorker], bool],
+        release_topic: Callable[[str, TopicWorker | None], None],
+        metadata: Metadata,
+        incomplete: IncompleteChunks,
+        settler: Settler,
+        last_errors: LastErrors,
+    ) -> None:
         super().__init__("dispatcher", context)
-        self._take, self._take_callers = collaborators.take, collaborators.take_callers
-        self._release_slot = collaborators.release_slot
-        self._hold_time = collaborators.hold_time
+        self._take, self._take_callers = admission.take, admission.take_callers
+        self._release_slot = admission.release_slot
+        self._hold_time = hold_time
         #: The slots that were announced and are not taken yet.
         self.held = HeldSlots(self._partitions_of)
         # The leaders of each topic's partitions in this view.
         self._leaders: dict[str, tuple[TopicView, frozenset[int]]] = {}
-        self._new_topic_worker = collaborators.new_topic_worker
-        self._release_topic = collaborators.release_topic
-        self._metadata = collaborators.metadata
-        self._incomplete = collaborators.incomplete
-        self._settler = collaborators.settler
-        self._last_errors = collaborators.last_errors
+        self._new_topic_worker = new_topic_worker
+        self._release_topic = release_topic
+        self._metadata = metadata
+        self._incomplete = incomplete
+        self._settler = settler
+        self._last_errors = last_errors
         # Time without a message after which a topic is forgotten (seconds).
-        self._max_idle = collaborators.config.metadata_max_idle_ms / 1000
+        self._max_idle = config.metadata_max_idle_ms / 1000
         # The sequence numbers of a topic are lost with it.
-        self._may_forget = collaborators.may_forget
+        self._may_forget = may_forget
         # Maximum age of a view whose fatal topic error is accepted without a refresh (seconds).
-        self._believed_for = collaborators.config.retry_backoff_max_ms / 1000
+        self._believed_for = config.retry_backoff_max_ms / 1000
         # Makes the error for a topic and a status with which everything fails; None: as long as no
         # stage has crashed.
         self._make_broken_error: Callable[[str, Status], DeliveryError] | None = None

@@ -72,16 +72,6 @@ class GroupUnused:
     stage: AnyWorker
 
 
-@dataclass(frozen=True, slots=True)
-class GroupCollaborators:
-    """The other objects that the stage uses."""
-
-    config: Config
-    network: Network
-    metadata: Metadata
-    report: Callable[[OffsetsAnswered | GroupUnused], None]
-
-
 GroupItem = CommitOffsets | GiveUpOffsets | CoordinatorCame
 
 
@@ -89,18 +79,18 @@ class GroupCoordinator(CoordinatorConnection[GroupItem]):
     """The stage of one group, or of several in turn."""
 
     def __init__(
-        self, context: StageContext, collaborators: GroupCollaborators, group: str, number: int
+        self,
+        context: StageContext,
+        config: Config,
+        network: Network,
+        metadata: Metadata,
+        report: Callable[[OffsetsAnswered | GroupUnused], None],
+        group: str,
+        number: int,
     ) -> None:
-        config = collaborators.config
-        super().__init__(
-            f"group-{number}",
-            context,
-            config,
-            collaborators.network,
-            collaborators.metadata,
-            CoordinatorKind.GROUP,
-        )
-        self._report = collaborators.report
+        name = f"group-{number}"
+        super().__init__(name, context, config, network, metadata, CoordinatorKind.GROUP)
+        self._report = report
         self._machine = GroupOffsets(
             group,
             backoff_first=config.retry_backoff_ms / 1000,

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from pykaproducer._errors.codes import ErrorCode
@@ -59,29 +58,27 @@ from pykaproducer.errors import MetadataTimeoutError
 log = GuardedLogger("pykaproducer.metadata")
 
 
-@dataclass(frozen=True, slots=True)
-class MetadataCollaborators:
-    """The other objects that the stage uses."""
-
-    config: Config
-    network: Network
-    last_errors: LastErrors
-    #: Returns the BrokerWorkers, which are notified of every view.
-    broker_workers: Callable[[], Iterable[Worker[ViewChanged]]]
-
-
 class Metadata(SocketWorker[MetadataItem]):
-    """Refreshes the view of the cluster: on request, on error, and by age."""
+    """Refreshes the view of the cluster: on request, on error, and by age.
+
+    *broker_workers* returns the BrokerWorkers, which are notified of every view.
+    """
 
     keeps_threads = True
 
-    def __init__(self, context: StageContext, collaborators: MetadataCollaborators) -> None:
-        config = collaborators.config
-        super().__init__("metadata", context, config, collaborators.network)
-        self._last_errors = collaborators.last_errors
+    def __init__(
+        self,
+        context: StageContext,
+        config: Config,
+        network: Network,
+        last_errors: LastErrors,
+        broker_workers: Callable[[], Iterable[Worker[ViewChanged]]],
+    ) -> None:
+        super().__init__("metadata", context, config, network)
+        self._last_errors = last_errors
         self._last_errors.setting_up = self.setting_up
         self._log = ClusterLog(self._last_errors)
-        self._broker_workers = collaborators.broker_workers
+        self._broker_workers = broker_workers
         self._ids = ProducerIds(config, self.clock, self._last_errors)
         self._lookups = CoordinatorLookups()
         self._refresh = Refresh(

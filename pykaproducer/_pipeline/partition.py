@@ -55,37 +55,30 @@ class Rest:
 PartitionItem = Item | Chaser | Sweep | ViewChanged | Rest
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionWorkerCollaborators:
-    """The other objects that the stage uses."""
-
-    config: Config
-    brokers: Brokers
-    metadata: Metadata
-    settler: Settler
-    last_errors: LastErrors
-
-
 class PartitionWorker(Worker[PartitionItem]):
     """Runs the ordering machine of one partition."""
 
     def __init__(
         self,
         context: StageContext,
-        collaborators: PartitionWorkerCollaborators,
+        config: Config,
+        brokers: Brokers,
+        metadata: Metadata,
+        settler: Settler,
+        last_errors: LastErrors,
         topic: str,
         partition: int,
     ) -> None:
         super().__init__(f"partition-{topic}-{partition}", context)
         self.topic = topic
         self.partition = partition
-        self._has_own_thread = collaborators.config.stage_threads == "own"
-        self._brokers = collaborators.brokers
-        self._metadata = collaborators.metadata
-        self._settler = collaborators.settler
-        self._last_errors = collaborators.last_errors
+        self._has_own_thread = config.stage_threads == "own"
+        self._brokers = brokers
+        self._metadata = metadata
+        self._settler = settler
+        self._last_errors = last_errors
         # Maximum age of a view whose fatal topic error is accepted without a refresh (seconds).
-        self._believed_for = collaborators.config.retry_backoff_max_ms / 1000
+        self._believed_for = config.retry_backoff_max_ms / 1000
         self._sequencer = Sequencer()
         #: The leader's BrokerWorker and its buffer there. A TopicWorker may use it too.
         self.path = PartitionPath(self._items, self._running, Ordering())

@@ -36,20 +36,15 @@ class GiveUpWaiting:
     """All rows have been failed: pass on at once what waits, so that nothing later waits for it."""
 
 
-@dataclass(frozen=True, slots=True)
-class RetryHandlerCollaborators:
-    """The other objects that the stage uses."""
-
-    #: Puts an item into the dispatcher's inbox.
-    dispatch: Callable[[Item], None]
-
-
 class RetryHandler(Worker[RetryItems | GiveUpWaiting]):
-    """Holds the items of each partition until their backoff ends."""
+    """Holds the items of each partition until their backoff ends.
 
-    def __init__(self, context: StageContext, collaborators: RetryHandlerCollaborators) -> None:
+    *dispatch* puts an item into the dispatcher's inbox.
+    """
+
+    def __init__(self, context: StageContext, dispatch: Callable[[Item], None]) -> None:
         super().__init__("retry-handler", context)
-        self._dispatch = collaborators.dispatch
+        self._dispatch = dispatch
         self._partitions: dict[tuple[str, int], deque[RetryItems]] = {}
         #: When the first of each partition is due.
         self._due: list[tuple[float, tuple[str, int]]] = []

@@ -74,30 +74,25 @@ _ASK_AGAIN_AFTER = 0.25
 Item = Chunk | Batch | Backlog | Chaser | Sweep | ViewChanged | Rest | AtRest
 
 
-@dataclass(frozen=True, slots=True)
-class TopicWorkerCollaborators:
-    """The other objects that the stage uses."""
-
-    config: Config
-    new_partition_worker: Callable[[str, int], PartitionWorker]
-    metadata: Metadata
-    settler: Settler
-
-
 class TopicWorker(Worker[Item]):
     """Splits each chunk by partition."""
 
     def __init__(
-        self, context: StageContext, collaborators: TopicWorkerCollaborators, topic: str
+        self,
+        context: StageContext,
+        config: Config,
+        new_partition_worker: Callable[[str, int], PartitionWorker],
+        metadata: Metadata,
+        settler: Settler,
+        topic: str,
     ) -> None:
         super().__init__(f"topic-{topic}", context)
         self.topic = topic
-        self._has_own_thread = collaborators.config.stage_threads == "own"
-        self._linger = collaborators.config.linger_ms / 1000
-        self._new_partition_worker = collaborators.new_partition_worker
-        self._metadata = collaborators.metadata
-        self._settler = collaborators.settler
-        config = collaborators.config
+        self._has_own_thread = config.stage_threads == "own"
+        self._linger = config.linger_ms / 1000
+        self._new_partition_worker = new_partition_worker
+        self._metadata = metadata
+        self._settler = settler
         chosen = config.partitioner
         # A compiled partitioner, or a user's function.
         self._partitioner: Partitioner | PartitionerFunction = (

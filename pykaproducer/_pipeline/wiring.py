@@ -27,32 +27,25 @@ from pykaproducer._net.token_gate import tokens_of
 from pykaproducer._net.transport import Network
 from pykaproducer._pipeline.admission_functions import AdmissionFunctions
 from pykaproducer._pipeline.background_task import spawn_later
-from pykaproducer._pipeline.bridge_collaborators import CallerHooks
+from pykaproducer._pipeline.bridge import CallerHooks
 from pykaproducer._pipeline.broker import BrokerWorker
-from pykaproducer._pipeline.broker_collaborators import BrokerWorkerCollaborators
 from pykaproducer._pipeline.broker_events import FlushStarted, Shutdown
 from pykaproducer._pipeline.broker_registry import Brokers
 from pykaproducer._pipeline.coordinator import Coordinator
-from pykaproducer._pipeline.coordinator_collaborators import CoordinatorCollaborators
 from pykaproducer._pipeline.current_thread import in_a_stage_with
-from pykaproducer._pipeline.dispatcher import Dispatcher, DispatcherCollaborators
+from pykaproducer._pipeline.dispatcher import Dispatcher
 from pykaproducer._pipeline.dispatcher_items import CallersChunk, FlushMark, TakeHeld
-from pykaproducer._pipeline.group import (
-    GroupCollaborators,
-    GroupCoordinator,
-    GroupUnused,
-    OffsetsAnswered,
-)
+from pykaproducer._pipeline.group import GroupCoordinator, GroupUnused, OffsetsAnswered
 from pykaproducer._pipeline.incomplete import FlushBarrier, IncompleteChunks
 from pykaproducer._pipeline.last_errors import LastErrors
 from pykaproducer._pipeline.log_writer import LogWriter
-from pykaproducer._pipeline.metadata import Metadata, MetadataCollaborators
+from pykaproducer._pipeline.metadata import Metadata
 from pykaproducer._pipeline.metrics import ProducerMetrics
-from pykaproducer._pipeline.partition import PartitionWorker, PartitionWorkerCollaborators
+from pykaproducer._pipeline.partition import PartitionWorker
 from pykaproducer._pipeline.reports import Reports, ReportsCollaborators, Settler
-from pykaproducer._pipeline.retry import RetryHandler, RetryHandlerCollaborators
+from pykaproducer._pipeline.retry import RetryHandler
 from pykaproducer._pipeline.token_fetcher import TokenFetcher
-from pykaproducer._pipeline.topic import TopicWorker, TopicWorkerCollaborators
+from pykaproducer._pipeline.topic import TopicWorker
 from pykaproducer._pipeline.transaction_rows import TransactionRows
 from pykaproducer._pipeline.unreported import UnreportedFailures
 from pykaproducer._pipeline.worker import AnyWorker, StageContext
@@ -137,13 +130,13 @@ class Pipeline:
         self._compressor = compression.compressor(config.compression_type, config.compression_level)
         tokens = tokens_of(network)
         self._token_fetcher = None if tokens is None else TokenFetcher(self._context, tokens)
-        self.metadata = self._new_metadata()
+        self.metadata = self._add(
+            Metadata(self._context, config, network, self.last_errors, self.brokers.all)
+        )
         self.dispatcher = self._new_dispatcher()
         self.metadata.subscribe(self.dispatcher)
         self.coordinator = self._new_coordinator()
-        self.retry = self._add(
-            RetryHandler(self._context, RetryHandlerCollaborators(self.dispatcher.put))
-        )
+        self.retry = self._add(RetryHandler(self._context, self.dispatcher.put))
 
     # Creation of the stages. Those of topics, partitions and brokers are created on demand -------
 
@@ -157,12 +150,6 @@ class Pipeline:
             stage.stopping = True
         return stage
 
-    def _new_metadata(self) -> Metadata:
-        collaborators = MetadataCollaborators(
-            self.config, self.network, self.last_errors, self.brokers.all
-        )
-        return self._add(Metadata(self._context, collaborators))
-
     def _new_coordinator(self) -> Coordinator | None:
         admission = self._admission.transactions
         if self.config.transactional_id is None or admission is None:
@@ -170,7 +157,8 @@ class Pipeline:
         rows = TransactionRows(
             self.dispatcher, lambda: self.retry, self._barriers, self._end_lingering
         )
-        collaborators = CoordinatorCollaborators(
+        coordinator = Coordinator(
+            self._context,
             config=self.config,
             network=self.network,
             metadata=self.metadata,
@@ -183,15 +171,14 @@ class Pipeline:
             new_group=self._new_group,
             release_group=self._release_group,
         )
-        coordinator = self._add(Coordinator(self._context, collaborators))
         self.settler.on_failure = coordinator.failure_reporter
-        return coordinator
+        return self._add(coordinator)
 
     def _new_group(
         self, group: str, number: int, report: Callable[[OffsetsAnswered | GroupUnused], None]
     ) -> GroupCoordinator:
-        collaborators = GroupCollaborators(self.config, self.network, self.metadata, report)
-        return self._add(GroupCoordinator(self._context, collaborators, group, number))
+        common = self._context, self.config, self.network, self.metadata
+        return self._add(GroupCoordinator(*common, report, group, number))
 
     def _release_group(self, stage: AnyWorker) -> None:
         """Release the stage of a group that is not used any more. For the coordinator's stage."""
@@ -200,11 +187,10 @@ class Pipeline:
         self.stages.pop(stage, None)
 
     def _new_dispatcher(self) -> Dispatcher:
-        collaborators = DispatcherCollaborators(
+        dispatcher = Dispatcher(
+            self._context,
             config=self.config,
-            take=self._admission.take,
-            take_callers=self._admission.take_callers,
-            release_slot=self._admission.release_slot,
+            admission=self._admission,
             hold_time=self.hold_time,
             new_topic_worker=self._new_topic_worker,
             may_forget=self._may_forget,
@@ -214,22 +200,20 @@ class Pipeline:
             settler=self.settler,
             last_errors=self.last_errors,
         )
-        return self._add(Dispatcher(self._context, collaborators))
+        return self._add(dispatcher)
 
     def _new_topic_worker(self, topic: str) -> TopicWorker:
-        collaborators = TopicWorkerCollaborators(
-            self.config, self._new_partition_worker, self.metadata, self.settler
-        )
-        return self._add(TopicWorker(self._context, collaborators, topic))
+        common = self._context, self.config, self._new_partition_worker, self.metadata
+        return self._add(TopicWorker(*common, self.settler, topic))
 
     def _new_partition_worker(self, topic: str, partition: int) -> PartitionWorker:
-        collaborators = PartitionWorkerCollaborators(
-            self.config, self.brokers, self.metadata, self.settler, self.last_errors
-        )
-        return self._add(PartitionWorker(self._context, collaborators, topic, partition))
+        common = self._context, self.config, self.brokers, self.metadata, self.settler
+        return self._add(PartitionWorker(*common, self.last_errors, topic, partition))
 
     def _new_broker_worker(self, broker_id: int) -> BrokerWorker:
-        collaborators = BrokerWorkerCollaborators(
+        worker = BrokerWorker(
+            self._context,
+            broker_id,
             config=self.config,
             network=self.network,
             metadata=self.metadata,
@@ -250,7 +234,6 @@ class Pipeline:
             coordinator=self.coordinator,
             end_unused=self.brokers.end_unused,
         )
-        worker = BrokerWorker(self._context, collaborators, broker_id)
         worker.stopping = worker.bridge.stopping = self.ended
         return worker
 

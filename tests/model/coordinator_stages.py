@@ -43,8 +43,8 @@ class Call(NamedTuple):
 class ModelConnection(CoordinatorConnection):
     """A connection to a coordinator: the requests given to the socket, at most one at a time."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self.wire: deque[tuple[Request, Call]] = deque()
         #: The response to the oldest of them.
         self.done: deque[bytes] = deque()

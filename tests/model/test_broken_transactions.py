@@ -145,8 +145,8 @@ class ContinuingSequencer(Sequencer):
 class LenientCoordinator(ModelCoordinator):
     """Does not fail the rows without outcome when a transaction is aborted."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
 
         def fail_nothing(failure: object, done: Callable[[], None]) -> None:
             done()

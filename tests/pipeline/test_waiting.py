@@ -16,7 +16,7 @@ from pykaproducer import BufferFullError, Delivery, DeliveryTimeoutError, Produc
 from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._machines.batch import Chaser
 from pykaproducer._pipeline.buffer_space import BufferSpaceWaiters
-from pykaproducer._pipeline.retry import RetryHandler, RetryHandlerCollaborators, RetryItems
+from pykaproducer._pipeline.retry import RetryHandler, RetryItems
 from pykaproducer.testing import FakeClock, ScriptedCluster
 from pykaproducer.testing.scripted import Drop, Hold, Refuse
 from tests._support.threads import Call
@@ -380,7 +380,7 @@ def test_in_the_retry_handler_each_waits_for_its_own_time_and_keeps_its_turn() -
             assert moved.wait_for(lambda: len(gone) >= count, SOON)
             return list(gone)
 
-    handler = RetryHandler(stage_context(clock), RetryHandlerCollaborators(dispatch))
+    handler = RetryHandler(stage_context(clock), dispatch)
     now = clock.monotonic()
     for partition, level, wait in [(0, 1, 0.4), (0, 2, 0.2), (0, 3, 0.8), (1, 1, 0.1)]:
         handler.put(RetryItems([Chaser("t", partition, level)], now + wait))
