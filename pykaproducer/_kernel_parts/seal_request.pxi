@@ -13,13 +13,13 @@ cdef class RequestSealer:
 
     *batcher*: of the broker. *batch_type*: the class of batches. *checksum*: as for
     :func:`encode_batch`. *compressor*: ``None``, or an object with ``compress`` and ``attribute``.
-    *metrics*: a :class:`~pykaproducer._pipeline.metrics.ProducerMetrics`. *transactional*: the
-    batches belong to transactions. Then only a partition whose sequencer has the very object
-    :attr:`transaction` as its producer id is sealed here.
+    *metrics*: a :class:`~pykaproducer._pipeline.metrics.ProducerMetrics`. *worker*: the stage, for
+    a trace. *transactional*: the batches belong to transactions. Then only a partition whose
+    sequencer has the very object :attr:`transaction` as its producer id is sealed here.
     """
 
     cdef Batcher batcher
-    cdef object batch_type, checksum, compress
+    cdef object batch_type, checksum, compress, worker
     cdef RequestMetrics metrics
     cdef int attributes
     cdef bint idempotent, transactional
@@ -36,7 +36,8 @@ cdef class RequestSealer:
     cdef TopicMetrics topic_metrics
 
     def __init__(self, Batcher batcher not None, batch_type, checksum, compressor,
-                 RequestMetrics metrics not None, *, bint idempotent, bint transactional=False):
+                 RequestMetrics metrics not None, *, worker=None, bint idempotent,
+                 bint transactional=False):
         self.batcher = batcher
         self.batch_type = batch_type
         self.checksum = checksum
@@ -45,6 +46,7 @@ cdef class RequestSealer:
         if transactional:
             self.attributes |= TRANSACTIONAL
         self.metrics = metrics
+        self.worker = worker
         self.idempotent = idempotent
         self.transactional = transactional
 
@@ -53,20 +55,20 @@ cdef class RequestSealer:
         self.room = room
         self.topic = None
 
-    def seal(self, list batches not None, double now, *, bint only_next=False):
+    def seal(self, list batches not None, double now):
         """Seal a batch of each ordinary buffer in turn, as far as they fit, into *batches*.
 
         Returns the first buffer that is not ordinary, for the caller to handle before it calls this
         again; None when the request is complete. A buffer is ordinary if new messages are first in
-        it, and its sequence numbers are valid. With *only_next*, the next buffer is returned in
-        each case. No sequence number was used if this raises MemoryError, as there is no memory for
-        a batch of :attr:`buffer`: its unsettled rows are pending again. Or CompressionError: they
-        are in ``error.parts``, and the caller is to fail them.
+        it, and its sequence numbers are valid. No sequence number was used if this raises
+        MemoryError, as there is no memory for a batch of :attr:`buffer`: its unsettled rows are
+        pending again. Or CompressionError: they are in ``error.parts``, and the caller is to fail
+        them.
         """
         cdef BufferState buffer
         while True:
             buffer = self.buffer = next_in_turn(self.batcher)
-            if buffer is None or only_next or not self.is_ordinary(buffer):
+            if buffer is None or not self.is_ordinary(buffer):
                 return buffer
             if not self.fits(buffer, batches) or not self.seal_next(buffer, batches, now):
                 return None
@@ -109,7 +111,9 @@ cdef class RequestSealer:
                 return False
             count_sealed(self.metrics, batch, now, self.topic_metrics)
             self.room -= batch.payload.size + _BATCH_OVERHEAD
-        # If this raises, the batch is sent all the same.
+            # If one of the following raises, the batch is sent all the same.
+            if self.metrics.trace is not None:
+                self.metrics.trace.sealed(self.worker, batch)
         reschedule(self.batcher, buffer)
         return True
 

@@ -126,7 +126,7 @@ class BrokerWorker(Worker[BrokerItem]):
             broker_id, metadata, window.patience, self._buffers.waiting_topics, self._give_up
         )
         self._transactional = coordinator is not None
-        sealer = new_sealer(config, self.batcher, compressor, self.metrics)
+        sealer = new_sealer(self, config, self.batcher, compressor)
         self.responses = self._new_response_handler(sealer, retry, settler, coordinator)
         self._callers = self._new_caller_paths(sealer)
         self._builder = RequestBuilder(
@@ -382,12 +382,17 @@ class BrokerWorker(Worker[BrokerItem]):
 
     def _put_new(self, items: list[tuple[PartitionBuffer, Slice]]) -> None:
         """Put new slices into their buffers: :meth:`_put` without its rare cases."""
-        ordinary = self.broker_id not in self._last_errors.brokers and self.metrics.trace is None
+        ordinary = self.broker_id not in self._last_errors.brokers
         self._end_at = None
         if self._callers.lent:
             for buffer, _ in items:
                 self._callers.take_back(buffer)
-        for buffer, part in self.batcher.add_new(items) if ordinary else items:
+        others = self.batcher.add_new(items) if ordinary else items
+        if (trace := self.metrics.trace) is not None:
+            for item in items:
+                if item not in others:
+                    trace.note("queued", self, item[1], broker=self.broker_id)
+        for buffer, part in others:
             self._put(buffer, part)
 
     def on_inbox_drained(self) -> None:

@@ -168,9 +168,13 @@ class PartitionWorker(Worker[PartitionItem]):
     def _put(self, item: Item | Chaser | Sweep) -> None:
         assert self.path.broker is not None, "the machine forwards only after a path was found"
         assert self.path.buffer is not None, "a path is a broker and a buffer"
+        self.note_forwarded(item)
+        self.path.broker.put(Enqueue(self.path.buffer, item))
+
+    def note_forwarded(self, item: Item | Chaser | Sweep) -> None:
+        """Record in the trace, if there is one, that *item* goes to the leader's BrokerWorker."""
         if (trace := self.metrics.trace) is not None:
             trace.note("forwarded", self, item, broker=self.path.broker.broker_id)
-        self.path.broker.put(Enqueue(self.path.buffer, item))
 
     def _let_go(self, chaser: Chaser) -> BrokerWorker | None:
         """End the buffer; return its broker's worker, which is still to be released."""

@@ -10,7 +10,7 @@ Batches of new messages under a valid producer id are sealed by one compiled cal
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 from pykaproducer._errors.formatting import format_partition
 from pykaproducer._kernel import (
@@ -30,10 +30,8 @@ from pykaproducer._pipeline.coordinator import Coordinator
 from pykaproducer._pipeline.coordinator_items import TransactionChanged, WantPartition
 from pykaproducer._pipeline.last_errors import LastErrors
 from pykaproducer._pipeline.metadata import Metadata
-from pykaproducer._pipeline.metrics import ProducerMetrics
 from pykaproducer._pipeline.producer_id import NoProducerId, ProducerIdCame
 from pykaproducer._pipeline.responses import ProduceResponseHandler
-from pykaproducer._pipeline.trace import sealing
 from pykaproducer._pipeline.worker import Worker
 from pykaproducer._util.checksum import crc32c_function
 from pykaproducer._util.compression import Compressor
@@ -45,15 +43,16 @@ log = GuardedLogger("pykaproducer.broker")
 
 
 def new_sealer(
-    config: Config, batcher: Batcher, compressor: Compressor | None, metrics: ProducerMetrics
+    worker: Worker[Any], config: Config, batcher: Batcher, compressor: Compressor | None
 ) -> RequestSealer:
-    """Return what seals batches for one broker."""
+    """Return what seals batches for the BrokerWorker *worker*."""
     return RequestSealer(
         batcher,
         Batch,
         crc32c_function(),
         compressor,
-        metrics,
+        worker.metrics,
+        worker=worker,
         idempotent=config.idempotent,
         transactional=config.transactional_id is not None,
     )
@@ -107,10 +106,9 @@ class RequestBuilder:
             return batches
         sealer = self._sealer
         sealer.begin(self._window.most)
-        traced = self._metrics.trace is not None
         while True:
             try:
-                found = sealer.seal(batches, now, only_next=traced)
+                found = sealer.seal(batches, now)
             except NO_MEMORY as error:
                 self._no_memory(cast("PartitionBuffer | None", sealer.buffer), error)
                 return batches
@@ -136,19 +134,14 @@ class RequestBuilder:
             return False
         if isinstance(buffer.pending[0], Batch):
             return self._send_sealed(buffer, batches, now)
-        before = len(batches)
         try:
-            more = self._sealer.seal_next(buffer, batches, now)
+            return self._sealer.seal_next(buffer, batches, now)
         except NO_MEMORY as error:
             self._no_memory(buffer, error)
             return False
         except CompressionError as error:
             self._cannot_compress(buffer, error)
             return True
-        if (trace := self._metrics.trace) is not None:
-            for batch in batches[before:]:
-                trace.note("sealed", self._worker, batch, **sealing(batch))
-        return more
 
     def _send_sealed(self, buffer: PartitionBuffer, batches: list[Batch], now: float) -> bool:
         """Add a batch of *buffer* that was sealed before; return as :meth:`_seal_next`."""

@@ -177,7 +177,7 @@ class TopicWorker(Worker[Item]):
         if (trace := self.metrics.trace) is not None:
             for part in slices:
                 trace.note("partitioned", self, part)
-        if self._has_own_thread or trace is not None:
+        if self._has_own_thread:
             for part in slices:
                 self._partition(part.partition).put(part)
             return
@@ -186,6 +186,9 @@ class TopicWorker(Worker[Item]):
             for part in borrowed.others:
                 self._partition(part.partition).put(part)
             for broker, items in borrowed.new.items():
+                if trace is not None:
+                    for _, part in items:
+                        self._partitions[part.partition].note_forwarded(part)
                 broker.put(EnqueueNew(items))
         finally:
             borrowed.give_back()

@@ -69,10 +69,17 @@ class Recorder:
             for serial in list(self._accepted)[:-_CHUNKS]:
                 self._accepted.pop(serial, None)
 
+    def sealed(self, worker: object, batch: Batch) -> None:
+        """Record that *worker* has sealed *batch*."""
+        detail = f"{batch.payload.plain_size} bytes before compression"
+        if batch.sequenced:
+            detail += f", sequence numbers from {batch.first_sequence}"
+        self.note("sealed", worker, batch, detail=detail, level=batch.level)
+
     def driven(self, broker: int, request: ProduceRequest) -> None:
         """Record that a caller has sealed and written *request*."""
         for batch in request.batches:
-            self.note("sealed", None, batch, **sealing(batch))
+            self.sealed(None, batch)
             self.note("sent", None, batch, broker=broker)
 
     def confirmed(self, broker: int, request: ProduceRequest, at: float) -> None:
@@ -226,14 +233,6 @@ class Recorder:
             "detail": details.pop("detail", None),
             **details,
         }
-
-
-def sealing(batch: Batch) -> dict[str, Any]:
-    """Return the details to record of a batch that was sealed."""
-    detail = f"{batch.payload.plain_size} bytes before compression"
-    if batch.sequenced:
-        detail += f", sequence numbers from {batch.first_sequence}"
-    return {"detail": detail, "level": batch.level}
 
 
 def in_words(answer: ProducedPartition) -> str:

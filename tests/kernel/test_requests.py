@@ -308,15 +308,6 @@ def test_a_buffer_in_another_state_is_left_alone(change: Any) -> None:
     assert [batch.partition for batch in batches] == [0, 2]
 
 
-def test_with_a_trace_every_buffer_is_left_alone() -> None:
-    broker, buffers, _ = holding(2)
-    batches: list[Batch] = []
-    assert broker.batcher.begin_round(broker.now, flushing=True)
-    broker.sealer.begin(LARGE)
-    found = [broker.sealer.seal(batches, broker.now, only_next=True) for _ in range(3)]
-    assert (found, batches) == ([*buffers, None], [])
-
-
 def test_expired_messages_are_skipped() -> None:
     broker, buffers, parts = holding(2)
     parts[0].fail(ValueError("not written"), ValueError("may be written"))
