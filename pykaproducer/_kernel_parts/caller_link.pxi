@@ -41,7 +41,7 @@ cdef class CallerLink:
     cdef ReportsInbox inbox
     cdef WakeEvent reports              # to be set, as Reports has something to report
     #: A request that was settled and is not reported yet.
-    cdef readonly ProduceRequest unreported
+    cdef public ProduceRequest unreported
 
     def __cinit__(self):
         self.requests = []
@@ -333,10 +333,6 @@ cdef class CallerLink:
         self.unreported = None
         return True
 
-    cdef bint may_settle_as_caller(self, Chunk chunk) except -1:
-        """Return whether a caller may settle *chunk*: no stage is to report it, or Reports can."""
-        return needs_no_thread(chunk) or self.inbox.may_enter(chunk)
-
     cdef void pass_to_reports(self, ProduceRequest request) noexcept:
         """Pass the settled rows of *request* to Reports. Without memory, the Bridge does that."""
         self.unreported = request
@@ -410,10 +406,6 @@ cdef class CallerLink:
         if self.waiting:
             self.lingering_ended = kernel_clock(0) / <double>_NS
             set_timer(self.timer, 1)
-
-    def forget_unreported(self):
-        """Forget the request that was settled and not reported."""
-        self.unreported = None
 
     def settle(self):
         """Settle the oldest request if its response is here and confirms it. For the Bridge.

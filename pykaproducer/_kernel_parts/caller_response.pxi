@@ -177,6 +177,7 @@ cdef bint may_settle(ProduceRequest request, bint in_bridge) except -1:
     """
     cdef CallerLink link = request.path.link
     cdef CallerPath path
+    cdef Chunk chunk
     if link.watched < 0:
         return False
     if link.unreported is not None or not (in_bridge or link.fd >= 0):
@@ -188,7 +189,9 @@ cdef bint may_settle(ProduceRequest request, bint in_bridge) except -1:
             return False
         if path.buffer.place not in path.settler.metrics.partitions:
             return False
-    return in_bridge or link.may_settle_as_caller(part_of(request).chunk)
+    # No stage is to report the chunk, or Reports can.
+    chunk = part_of(request).chunk
+    return in_bridge or needs_no_thread(chunk) or link.inbox.may_enter(chunk)
 
 
 cdef bint settle_response(ProduceRequest request, bint in_bridge) except -1:
@@ -260,14 +263,12 @@ cdef inline bint needs_no_thread(Chunk chunk) noexcept:
     if chunk.callbacks == NULL:
         return True
     for i in range(min(chunk.count, chunk.callback_room)):
-        if chunk.callbacks[i] != NULL and not is_silent(<object>chunk.callbacks[i]):
+        if chunk.callbacks[i] == NULL:
+            continue
+        callback = <object>chunk.callbacks[i]
+        if type(callback) is not ReportTo or (<ReportTo>callback).outcomes.waiters:
             return False
     return True
-
-
-cdef inline bint is_silent(callback) noexcept:
-    """Return whether *callback* is a ReportTo that wakes no thread."""
-    return type(callback) is ReportTo and not (<ReportTo>callback).outcomes.waiters
 
 
 cdef bint read_response(ProduceRequest request) noexcept:

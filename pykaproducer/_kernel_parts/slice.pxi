@@ -161,24 +161,21 @@ cdef class Slice:
 
     def mark_ambiguous(self):
         """Mark these rows as possibly appended, so that any later failure reports it."""
-        cdef uint32_t i
-        cdef Row *row
-        enter_guard(&self.chunk.lock)
-        for i in range(0 if self.chunk.is_done() else self.count):
-            row = &self.chunk.rows[self.at(i)]
-            if not row.flags & SETTLED:
-                row.flags |= POSSIBLY
-        leave_guard(&self.chunk.lock)
+        self.change_flags(0xff, POSSIBLY)
 
     def unclaim(self):
         """Revert ``claim``, because the batch with these rows was not appended."""
+        self.change_flags(0xff - CLAIMED, 0)
+
+    cdef void change_flags(self, uint8_t kept, uint8_t added) noexcept:
+        """Keep the flags *kept* of the rows without an outcome, and add *added*."""
         cdef uint32_t i
         cdef Row *row
         enter_guard(&self.chunk.lock)
         for i in range(0 if self.chunk.is_done() else self.count):
             row = &self.chunk.rows[self.at(i)]
             if not row.flags & SETTLED:
-                row.flags &= 0xff - CLAIMED
+                row.flags = row.flags & kept | added
         leave_guard(&self.chunk.lock)
 
     # -- waiting -----------------------------------------------------------------------------
@@ -326,7 +323,7 @@ cdef class Slice:
                 callback = handle = error = None
             if has_done_callbacks(chunk):
                 handle = new_handle(chunk, row)
-                functions = taken_callbacks(chunk, row)
+                functions = taken(chunk, chunk.done_callbacks, row)
                 for j in range(1, 0 if functions is None else len(functions)):
                     callback = functions[j]
                     try:

@@ -238,8 +238,3 @@ cdef bint has_done_callbacks(Chunk chunk) noexcept:
 cdef bint has_callbacks(Chunk chunk) noexcept:
     """Return whether a row of a closed chunk may have a callback to run."""
     return chunk.callbacks != NULL or has_done_callbacks(chunk)
-
-
-cdef list taken_callbacks(Chunk chunk, uint32_t row):
-    """Remove the functions to be called for *row*; return them after its number, or None."""
-    return taken(chunk, chunk.done_callbacks, row)

@@ -418,7 +418,7 @@ class Bridge(SocketWorker[BridgeItem]):
         if (request := self.caller_link.unreported) is not None:
             report, reports = self._callers.report_settled, iter(request.reports)
             _kernel.call_in_any_case(report, reports, request.finished)
-            self.caller_link.forget_unreported()
+            self.caller_link.unreported = None
 
     def _take_over(self) -> None:
         """Adopt the requests in flight."""
