@@ -147,17 +147,9 @@ class CallerPaths:
 
     def _path(self, buffer: PartitionBuffer) -> CallerPath:
         if buffer.path is None:
-            buffer.path = self._new_path(buffer)
+            link = self._bridge.caller_link
+            buffer.path = CallerPath(link, buffer, self._sealer, self._settler, self._window)
         return buffer.path
-
-    def _new_path(self, buffer: PartitionBuffer) -> CallerPath:
-        return CallerPath(
-            self._bridge.caller_link,
-            buffer,
-            self._sealer,
-            self._settler,
-            self._window,
-        )
 
     def take_back(self, buffer: PartitionBuffer) -> None:
         """Let callers no longer use *buffer*. Count its requests that callers have in flight."""

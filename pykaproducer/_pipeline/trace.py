@@ -16,6 +16,7 @@ from pykaproducer._errors.formatting import format_error_code
 from pykaproducer._kernel import Chunk, Delivery, ProduceRequest, Slice
 from pykaproducer._machines.backlog import Backlog
 from pykaproducer._machines.batch import Batch
+from pykaproducer._pipeline.metrics import copied
 from pykaproducer._util.clock import Clock
 from pykaproducer._wire.produce import ProduceAnswer, ProducedPartition, results_of
 
@@ -182,7 +183,7 @@ class Recorder:
             max(0, n) for n in (delivery.serialized_key_size, delivery.serialized_value_size)
         )
         found = [self._event(accepted, accepted, "accepted", None, None, 1, size, {})]
-        for note in self._all():
+        for note in copied(lambda: list(self._notes)):
             if note.serial != serial or not note.first <= row <= note.last:
                 continue
             if note.partition not in (-1, delivery.partition):
@@ -203,13 +204,6 @@ class Recorder:
                 )
             )
         return sorted(found, key=lambda event: event["at_s"])
-
-    def _all(self) -> list[_Note]:
-        while True:
-            try:
-                return list(self._notes)
-            except RuntimeError:  # a stage has added a note in the meantime
-                continue
 
     def _event(
         self,
