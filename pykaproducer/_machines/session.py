@@ -54,8 +54,6 @@ _REAUTH_RANGE: Final = (0.85, 0.95)
 _REAUTH_MARGIN: Final = 1.0
 #: Brokers reject a re-authentication within a second (Kafka's KafkaChannel).
 _REAUTH_LEAST: Final = 1.1
-
-
 #: Connections that are lost without an answer before an older version of ApiVersions is tried.
 _FAILURES: Final = 2
 #: How long after the success of an older version the newest one is tried again (seconds).
@@ -216,9 +214,7 @@ class Session:
         self._random = random
         self._authentication: Authentication | None = None
         # The session's own request in flight: its correlation id, and the handler of its response.
-        self._asked: tuple[int, Callable[[bytes, float], bytes | Ready | Checked | None]] | None = (
-            None
-        )
+        self._asked: tuple[int, _Handler] | None = None
         self._ranges: dict[int, tuple[int, int]] = {}
         #: The versions of ApiVersions that it tries.
         self.ladder = tuple(ladder)
