@@ -67,8 +67,8 @@ from pykaproducer._pipeline.throttle import Throttle
 from pykaproducer._pipeline.watch import SilenceWatch
 from pykaproducer._pipeline.worker import StageContext, Worker
 from pykaproducer._util.clock import earlier
-from pykaproducer._util.memory import NO_MEMORY
 from pykaproducer._util.compression import Compressor
+from pykaproducer._util.memory import NO_MEMORY
 from pykaproducer.config import Config
 
 BrokerItem = Event | TransactionChanged | Drain

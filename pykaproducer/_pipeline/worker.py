@@ -116,7 +116,7 @@ class _Thread(threading.Thread):
                     self._started.set()  # type: ignore[attr-defined]
                     self.decided.release()
                     break
-                except MemoryError:
+                except NO_MEMORY:
                     pass
 
     def run(self) -> None:
@@ -168,8 +168,8 @@ class Worker(Generic[Item]):
     its items, as in ``Worker[A | B]``, and implements :meth:`handle`, and :meth:`deadline` and
     :meth:`on_time` if it has deadlines.
 
-    The constructor of a subclass takes the :class:`StageContext` and one frozen dataclass with the
-    other objects that the stage uses, its collaborators.
+    The constructor of a subclass takes the :class:`StageContext` and the other objects that the
+    stage uses.
     """
 
     def __init__(self, name: str, context: StageContext) -> None:
