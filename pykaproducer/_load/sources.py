@@ -3,7 +3,7 @@
 A source is a file, a directory or a pattern (``data/*.csv``), or several of these
 (:mod:`pykaproducer._load.files`). The suffix determines the format: .parquet .pq .orc .csv .tsv
 .jsonl .ndjson .json; text files may have an additional suffix for compression: .gz .bz2 .zst .lz4
-(:mod:`pykaproducer._load.formats` reads them).
+(:mod:`pykaproducer._load.formats` chooses the reader).
 
 All files are opened first, and their columns combined by name. A column that is missing in a file
 is null in its rows. Columns with incompatible types are an error, raised before anything is sent.
@@ -13,6 +13,7 @@ Directories named ``NAME=VALUE`` add a column, of integers if all values are.
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -27,7 +28,7 @@ from pykaproducer._load.files import (
 )
 
 if TYPE_CHECKING:
-    from pykaproducer._load.formats import FileReader
+    from pykaproducer._load.reader import FilePart, FileReader
 
 __all__ = ["FORMATS", "LoadSource", "Options", "SourceBatch", "SourceError", "open_source"]
 
@@ -57,6 +58,29 @@ class Options:
 
 
 @dataclass(frozen=True)
+class SourcePart:
+    """A part of a source, for one task. Can be pickled."""
+
+    reader: FileReader = field(repr=False)
+    part: FilePart
+    #: Bytes of the files before this one.
+    before: int = 0
+
+    def batches(self, schema: Any) -> Iterator[SourceBatch]:
+        """Yield its rows with the columns of *schema*, a part of :attr:`LoadSource.schema`.
+
+        Raises:
+            SourceError: reading failed. Batches yielded before stay valid.
+        """
+        reader, row = self.reader, 0
+        for batch, position in reader.batches(schema, self.part):
+            if batch.num_rows:
+                place = self.before + min(position, reader.size)
+                yield SourceBatch(batch, reader.path, row, place)
+            row += batch.num_rows
+
+
+@dataclass(frozen=True)
 class LoadSource:
     """Files whose columns are known. Their rows are read by :meth:`batches`.
 
@@ -74,6 +98,14 @@ class LoadSource:
         """The files, in the order in which they are read."""
         return [reader.path for reader in self.readers]
 
+    def parts(self, size: int) -> list[SourcePart]:
+        """Return all parts of all files, of about *size* bytes each, in order."""
+        before, found = 0, []
+        for reader in self.readers:
+            found += [SourcePart(reader, part, before) for part in reader.parts(size)]
+            before += reader.size
+        return found
+
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[SourceBatch]:
         """Yield the rows of each file, in order, with *columns* in this order, or all columns.
 
@@ -81,15 +113,16 @@ class LoadSource:
             SourceError: reading failed. Batches yielded before stay valid.
         """
         names = self.schema.names if columns is None else columns
-        schema = self.schema.empty_table().select(list(names)).schema
-        before = 0
-        for reader in self.readers:
-            row = 0
-            for batch, position in reader.batches(schema):
-                if batch.num_rows:
-                    yield SourceBatch(batch, reader.path, row, before + min(position, reader.size))
-                row += batch.num_rows
-            before += reader.size
+        schema = pyarrow_schema(self.schema, names)
+        for part in self.parts(sys.maxsize):
+            yield from part.batches(schema)
+
+
+def pyarrow_schema(schema: Any, names: Sequence[str]) -> Any:
+    """Return the columns *names* of a ``pyarrow.Schema``."""
+    import pyarrow
+
+    return pyarrow.schema([schema.field(name) for name in names])
 
 
 def open_source(names: Sequence[str], options: Options | None = None) -> LoadSource:

@@ -1,0 +1,124 @@
+"""What all readers of files have in common: the columns of a file, and the parts it is read in.
+
+A :class:`FilePart` is what one task of Spark reads: a range of row groups, stripes, blocks or
+bytes. An embedded load reads all parts of all files, in order. A reader and its parts can be
+pickled.
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import os
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pyarrow
+
+from pykaproducer._load.files import Partition, SourceError
+
+#: The row number in pyarrow's errors about JSON.
+_ROW = re.compile(r"(?<=\bin row )\d+")
+
+
+class FilePart(NamedTuple):
+    """A range of a file that can be read by itself.
+
+    The unit is the format's: row groups, stripes, blocks, or bytes (of lines that begin there).
+    """
+
+    start: int
+    #: None: to the end of the file.
+    stop: int | None
+
+
+#: A file that is read at once.
+WHOLE = FilePart(0, None)
+
+
+class Read(NamedTuple):
+    """Rows that were read."""
+
+    #: A ``pyarrow.RecordBatch``.
+    batch: Any
+    #: Approximate number of bytes of the file read so far.
+    position: int
+
+
+class FileReader(abc.ABC):
+    """Reader of one file, which is opened again for each pass."""
+
+    #: Advice for the case that the file is not of this format.
+    advice: str
+
+    def __init__(self, path: str, partition: Partition) -> None:
+        self.path = path
+        self.partition = partition
+        with self.errors():
+            self.size = os.stat(path).st_size
+            # Without the columns from its directories. None if the file is empty.
+            self.schema = self._read_schema()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the file is empty and has not even columns."""
+        return self.schema is None
+
+    def parts(self, size: int) -> list[FilePart]:
+        """Return the parts of about *size* bytes that the file can be read in, in order."""
+        return [WHOLE]
+
+    def batches(self, schema: Any, part: FilePart = WHOLE) -> Iterator[Read]:
+        """Yield the rows of *part* with the columns of *schema*.
+
+        Raises:
+            SourceError: the file cannot be read.
+        """
+        constants = dict(self.partition)
+        own = pyarrow.schema([each for each in schema if each.name not in constants])
+        with self.errors():
+            for batch, position in self._read(own, part):
+                yield Read(self._completed(batch, schema, constants), position)
+
+    def _completed(self, batch: Any, schema: Any, constants: dict[str, str | None]) -> Any:
+        """Return *batch* with exactly the columns of *schema*."""
+        columns = []
+        for each in schema:
+            if each.name in constants:
+                value = pyarrow.scalar(constants[each.name], pyarrow.string())
+                column = pyarrow.repeat(value, batch.num_rows).cast(each.type)
+            elif each.name in batch.schema.names:
+                column = batch.column(each.name).cast(each.type)
+            else:
+                column = pyarrow.nulls(batch.num_rows, each.type)
+            columns.append(column)
+        if not columns:
+            return batch.select([])
+        return pyarrow.RecordBatch.from_arrays(columns, schema=schema)
+
+    @contextlib.contextmanager
+    def errors(self, first_row: int = 0) -> Iterator[None]:
+        """Convert errors of pyarrow and of the system to SourceErrors that name the file.
+
+        *first_row* is added to pyarrow's row numbers, which are relative to the part it was given.
+        """
+        try:
+            yield
+        except (OSError, pyarrow.ArrowException, UnicodeError) as error:
+            reason = str(error)
+            # An error with an errno is the system's; the content of the file is not at fault.
+            if isinstance(error, OSError) and error.errno is not None:
+                reason = os.strerror(error.errno)
+            else:
+                reason = _ROW.sub(lambda found: str(int(found[0]) + first_row), reason.strip())
+                reason = f"{reason}; {self.advice}"
+            raise SourceError(f"{self.path}: {reason}") from error
+
+    @abc.abstractmethod
+    def _read_schema(self) -> Any:
+        """Return the file's columns, or None."""
+
+    @abc.abstractmethod
+    def _read(self, schema: Any, part: FilePart) -> Iterator[Read]:
+        """Yield the rows of *part* with at least the columns of *schema* that the file has."""
