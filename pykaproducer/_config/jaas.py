@@ -24,6 +24,8 @@ _TOKEN: Final = re.compile(
 )
 #: Whitespace and comments between tokens.
 _NOTHING: Final = re.compile(r"(?:\s++|//[^\n]*+|/\*.*?\*/)*+", re.DOTALL)
+#: Java reads up to three octal digits, of which the first is at most 3, as a character.
+_ESCAPE: Final = re.compile(r"\\(?:([0-3][0-7]{0,2}|[4-7][0-7]?)|(.))", re.DOTALL)
 _ESCAPES: Final = dict(zip("abfnrtv", "\a\b\f\n\r\t\v", strict=True))
 
 
@@ -64,10 +66,15 @@ def _tokens(text: str) -> list[tuple[str, str]]:
         kind = match.lastgroup or ""
         value = match[kind]
         if kind in ("double", "single"):
-            value = re.sub(r"\\(.)", lambda m: _ESCAPES.get(m[1], m[1]), value, flags=re.DOTALL)
+            value = _ESCAPE.sub(_unescaped, value)
         found.append((kind, value))
         at = _after_nothing(text, match.end())
     return found
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    octal, other = found.groups()
+    return _ESCAPES.get(other, other) if octal is None else chr(int(octal, 8))
 
 
 def _after_nothing(text: str, at: int) -> int:

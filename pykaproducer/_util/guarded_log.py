@@ -15,6 +15,10 @@ lines of stages must change threads.
 A handler's exception is caught by the logging module; a filter's is not. Both are printed and never
 reach the caller (P9, P11).
 
+A program that configures logging disables the loggers that exist by then, unless it says otherwise
+(``disable_existing_loggers`` of ``fileConfig()`` and ``dictConfig()``). It does not mean ours, so
+errors are printed then: no loss is silent (P7).
+
 A fork waits while a line is being written (P8). Otherwise the child could wait forever:
 
 1. a thread writes a line to ``stderr``, and holds the lock of that file;
@@ -71,7 +75,10 @@ class LogLine:
         """
         with _being_written.line():
             try:
-                self.logger.handle(self._record())
+                record = self._record()
+                self.logger.handle(record)
+                if self.logger.disabled and self.level >= logging.ERROR and logging.lastResort:
+                    logging.lastResort.handle(record)
             except Exception:  # from user code (P9)
                 self.print_exception()
 

@@ -56,6 +56,11 @@ class Record(NamedTuple):
 
 def refuse_unreadable(config: Config) -> None:
     """Raise CommandError if kafka-python's consumer cannot connect with these settings."""
+    if not __debug__:
+        raise CommandError(
+            "the topic cannot be read back: kafka-python's consumer, which reads it, does not "
+            "connect without assertions; run Python without -O, and unset PYTHONOPTIMIZE"
+        )
     for name in _OURS:
         copied = name in _COPIED and getattr(config, _COPIED[name]) is not None
         if getattr(config, name) is not None and not copied:

@@ -330,3 +330,11 @@ def test_settings_that_the_consumer_does_not_have(
         "pykaproducer: the topic cannot be read back: kafka-python's consumer, which reads it, "
         f"does not support setting {name}\n"
     )
+
+
+def test_without_assertions_nothing_is_sent() -> None:
+    """kafka-python's consumer does not connect then, which must not blame the cluster."""
+    program, *rest = command("verify", "-t", "t", "-b", NOWHERE)
+    done = subprocess.run([program, "-O", *rest], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "without -O" in done.stderr

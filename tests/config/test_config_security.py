@@ -279,6 +279,12 @@ def test_a_context_cannot_be_pickled() -> None:
             "a=b;c",
             'q"\\u00e9 ',
         ),
+        (
+            "SCRAM-SHA-512",
+            rf'{SCRAM_MODULE} required username="\101\7x\478\400" password="\3778\n\q";',
+            "A\ax'8 0",
+            "\xff8\nq",
+        ),
         ("SCRAM-SHA-256", "ScramLoginModule REQUIRED username='x' password=y ;", "x", "y"),
     ],
 )

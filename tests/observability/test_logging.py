@@ -132,6 +132,22 @@ def test_a_filter_that_raises_ends_no_stage(
         assert f"ValueError: cannot filter pykaproducer.{name}" in printed
 
 
+def test_errors_of_a_disabled_logger_are_printed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """fileConfig() disables all loggers that exist by then, which programs do not intend."""
+    for name in ("producer", "broker"):
+        monkeypatch.setattr(logging.getLogger(f"pykaproducer.{name}"), "disabled", True)
+    with ScriptedCluster(topics={"t": 1}) as cluster:
+        producer = cluster.producer(**FAST)
+        cluster.next("produce", Refuse(ErrorCode.MESSAGE_TOO_LARGE), Drop())
+        send(producer, [b"lost"])
+        producer.close()
+    printed = capsys.readouterr().err
+    assert "1 message was not delivered, and no callback or read outcome has reported it" in printed
+    assert "trying again" not in printed  # a warning
+
+
 def test_a_line_names_the_place_that_wrote_it(said: pytest.LogCaptureFixture) -> None:
     with ScriptedCluster(topics={"t": 1}) as cluster, cluster.producer(**FAST) as producer:
         warm_up(producer)
