@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pyarrow
-from pyarrow import compute, types
+from pyarrow import types
 
+from pykaproducer._load import compute
 from pykaproducer._load.encoders import (
     ROW_ERRORS,
     Array,

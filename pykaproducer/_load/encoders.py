@@ -37,7 +37,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow
-from pyarrow import compute, types
+from pyarrow import types
+
+from pykaproducer._load import compute
 
 #: A ``pyarrow.Array``; pyarrow has no types.
 Array = Any

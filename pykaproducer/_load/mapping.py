@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import pyarrow
-from pyarrow import compute
 
+from pykaproducer._load import compute
 from pykaproducer._load.avro import AvroSchema, Plan
 from pykaproducer._load.encoders import (
     BYTES,

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import pyarrow
-from pyarrow import compute
 
+from pykaproducer._load import compute
 from pykaproducer._load.avro import AvroSchema, Plan
 from pykaproducer._load.encoders import BYTES, Array, EncodingError, by_row, json_objects, plain
 from pykaproducer._load.mapping import without

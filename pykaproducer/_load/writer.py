@@ -101,6 +101,10 @@ class Writer:
             while self._kept > self._most_kept:
                 self._wait_a_moment()
             self._send(piece, start, place, batch if origin is None else origin)
+        if batch.nbytes > 2 * self._room:
+            # The caller reads the next one while it holds this one: not a third in the buffer.
+            while self._sent:
+                self._wait_a_moment()
 
     def finish(self) -> Summary:
         """Wait for all outcomes and return the summary."""
