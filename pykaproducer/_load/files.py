@@ -51,13 +51,18 @@ class File:
     partition: Partition = ()
 
 
+def is_uri(name: str) -> bool:
+    """Return whether *name* is a URI, whose file system only Spark reads."""
+    return re.match(r"\w\w+://", name) is not None
+
+
 def files_of(name: str) -> list[File]:
     """Return the files that a name stands for.
 
     Raises:
         SourceError: there are none.
     """
-    if re.match(r"\w\w+://", name):
+    if is_uri(name):
         raise SourceError(f"{name}: URIs can only be read with --spark; give a local file")
     if os.path.isdir(name):
         return _files_below(name)

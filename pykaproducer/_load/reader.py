@@ -51,6 +51,8 @@ class FileReader(abc.ABC):
 
     #: Advice for the case that the file is not of this format.
     advice: str
+    #: What the numbers of a part count, as a noun.
+    unit = "byte"
 
     def __init__(self, path: str, partition: Partition) -> None:
         self.path = path

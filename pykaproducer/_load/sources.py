@@ -38,8 +38,9 @@ class SourceBatch(NamedTuple):
 
     #: A ``pyarrow.RecordBatch``.
     batch: Any
+    #: The file, and where the part begins if that is not its start.
     file: str
-    #: The index of its first row in the file, from 0, not counting a header.
+    #: The index of its first row in the part, from 0, not counting a header.
     first_row: int
     #: Approximate bytes of the source read so far, of :attr:`LoadSource.size`.
     position: int
@@ -64,7 +65,9 @@ class SourcePart:
     reader: FileReader = field(repr=False)
     part: FilePart
     #: Bytes of the files before this one.
-    before: int = 0
+    before: int
+    #: Approximate bytes that it reads.
+    size: int
 
     def batches(self, schema: Any) -> Iterator[SourceBatch]:
         """Yield its rows with the columns of *schema*, a part of :attr:`LoadSource.schema`.
@@ -72,11 +75,13 @@ class SourcePart:
         Raises:
             SourceError: reading failed. Batches yielded before stay valid.
         """
-        reader, row = self.reader, 0
+        reader, start, row = self.reader, self.part.start, 0
+        # The number of its first row in the file is unknown.
+        name = f"{reader.path}, from {reader.unit} {start:,} on" if start else reader.path
         for batch, position in reader.batches(schema, self.part):
             if batch.num_rows:
                 place = self.before + min(position, reader.size)
-                yield SourceBatch(batch, reader.path, row, place)
+                yield SourceBatch(batch, name, row, place)
             row += batch.num_rows
 
 
@@ -102,7 +107,9 @@ class LoadSource:
         """Return all parts of all files, of about *size* bytes each, in order."""
         before, found = 0, []
         for reader in self.readers:
-            found += [SourcePart(reader, part, before) for part in reader.parts(size)]
+            parts = reader.parts(size)
+            share = reader.size // max(len(parts), 1)
+            found += [SourcePart(reader, part, before, share) for part in parts]
             before += reader.size
         return found
 
@@ -113,12 +120,12 @@ class LoadSource:
             SourceError: reading failed. Batches yielded before stay valid.
         """
         names = self.schema.names if columns is None else columns
-        schema = pyarrow_schema(self.schema, names)
+        schema = columns_of(self.schema, names)
         for part in self.parts(sys.maxsize):
             yield from part.batches(schema)
 
 
-def pyarrow_schema(schema: Any, names: Sequence[str]) -> Any:
+def columns_of(schema: Any, names: Sequence[str]) -> Any:
     """Return the columns *names* of a ``pyarrow.Schema``."""
     import pyarrow
 

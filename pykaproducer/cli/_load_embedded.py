@@ -7,13 +7,19 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from pykaproducer._load.sources import LoadSource, Options, SourceError, open_source
+from pykaproducer._load.sources import LoadSource, SourceError
 from pykaproducer._load.writer import Interrupted
 from pykaproducer.cli import _signals
-from pykaproducer.cli._load_plan import Outcome, refuse_unverifiable, rejects_of, selection_of
+from pykaproducer.cli._load_plan import (
+    Outcome,
+    files_of,
+    refuse_unverifiable,
+    rejects_of,
+    selection_of,
+)
 from pykaproducer.cli._progress import Progress, progress
 from pykaproducer.cli._stats_socket import with_stats_socket
-from pykaproducer.cli.common import UserError, log_hidden, log_shown, settings_from
+from pykaproducer.cli.common import log_hidden, log_shown, settings_from
 from pykaproducer.errors import PykaproducerError
 from pykaproducer.producer import Producer
 
@@ -24,7 +30,7 @@ _LOOK_MS = 200
 def embedded(options: argparse.Namespace) -> Outcome:
     """Load in this process."""
     settings = with_stats_socket(options, settings_from(options))
-    source = _open(options)
+    source = files_of(options)
     job = _job(options, source)
     began, problem = time.monotonic(), None
     with _signals.counted() as signals:
@@ -60,15 +66,6 @@ def _interrupted_by(signals: _signals.Signals) -> Callable[[], None]:
             raise Interrupted
 
     return look
-
-
-def _open(options: argparse.Namespace) -> LoadSource:
-    try:
-        return open_source(
-            options.source, Options(options.format, options.delimiter, options.infer_types)
-        )
-    except SourceError as error:
-        raise UserError(str(error)) from None
 
 
 def _job(options: argparse.Namespace, source: LoadSource) -> Any:

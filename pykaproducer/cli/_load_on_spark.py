@@ -7,7 +7,14 @@ import time
 from typing import Any
 
 from pykaproducer._config.file_contents import with_contents
-from pykaproducer.cli._load_plan import Outcome, refuse_unverifiable, rejects_of, selection_of
+from pykaproducer._load.files import is_uri
+from pykaproducer.cli._load_plan import (
+    Outcome,
+    files_of,
+    refuse_unverifiable,
+    rejects_of,
+    selection_of,
+)
 from pykaproducer.cli.common import CommandError, UserError, settings_from
 from pykaproducer.config import Config
 
@@ -27,12 +34,17 @@ def on_spark(options: argparse.Namespace) -> Outcome:
     except ImportError as error:
         raise UserError(f"--spark: {error}") from None
     settings = settings_from(options)
+    files = None if _is_sparks(options) else files_of(options)
     try:
         session, ours = load.session_on(options.spark)
     except load.SparkError as error:
         raise CommandError(f"--spark {options.spark}: {error}") from None
     try:
-        return _load(load, session, options, settings)
+        if files is not None:
+            source = load.files(session, files)
+        else:
+            source = load.query(session, _reading(load, options))
+        return _load(load, source, options, settings)
     except load.SparkError as error:
         raise CommandError(str(error)) from None
     finally:
@@ -40,14 +52,21 @@ def on_spark(options: argparse.Namespace) -> Outcome:
             session.stop()
 
 
-def _load(
-    load: Any, session: Any, options: argparse.Namespace, settings: dict[str, Any]
-) -> Outcome:
-    reading = load.Reading(
+def _is_sparks(options: argparse.Namespace) -> bool:
+    """Return whether Spark reads the source: a table, a query, or URIs."""
+    return options.format in ("table", "sql") or any(map(is_uri, options.source))
+
+
+def _reading(load: Any, options: argparse.Namespace) -> Any:
+    if not all(map(is_uri, options.source)) and options.format not in ("table", "sql"):
+        raise UserError("load: give either URIs, which Spark reads, or local files")
+    return load.Reading(
         tuple(options.source), options.format, options.delimiter, options.infer_types
     )
-    df = load.read(session, reading)
-    mapping = selection_of(options, load.arrow_schema(df))
+
+
+def _load(load: Any, source: Any, options: argparse.Namespace, settings: dict[str, Any]) -> Outcome:
+    mapping = selection_of(options, source.schema)
     config = Config(**settings)
     if options.verify:
         refuse_unverifiable(config)
@@ -57,7 +76,7 @@ def _load(
     # The executors need not have the files that the settings name.
     shipped = with_contents(settings, config)
     try:
-        summary = load.send(df, shipped, job, _once(options))
+        summary = load.send(source, shipped, job, _once(options))
     except load.SinkError as error:
         raise UserError(_as_arguments(str(error))) from None
     except load.ExactlyOnceError as error:

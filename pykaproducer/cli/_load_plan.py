@@ -8,6 +8,7 @@ from typing import Any
 
 from pykaproducer._load.grammar import SelectionError
 from pykaproducer._load.select import Selection
+from pykaproducer._load.sources import LoadSource, Options, SourceError, open_source
 from pykaproducer._load.summary import Summary
 from pykaproducer.cli.common import UserError
 from pykaproducer.config import Config
@@ -25,6 +26,16 @@ class Outcome:
     problem: str | None = None
     #: Number of the signal that interrupted the load, or 0.
     signal: int = 0
+
+
+def files_of(options: argparse.Namespace) -> LoadSource:
+    """Open the files that are the source."""
+    try:
+        return open_source(
+            options.source, Options(options.format, options.delimiter, options.infer_types)
+        )
+    except SourceError as error:
+        raise UserError(str(error)) from None
 
 
 def selection_of(options: argparse.Namespace, schema: Any) -> Any:

@@ -1,11 +1,17 @@
-"""A load on Spark: Spark reads the source, and its tasks convert and send the rows."""
+"""A load on Spark: its tasks convert and send the rows.
+
+They read files themselves, as the embedded load does (``_load/sources.py``): Spark distributes the
+parts of the files by name, so every machine must see the files under these names. Only tables,
+queries and URIs are read by Spark.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow
 from pyspark import TaskContext
@@ -23,6 +29,7 @@ from pykaproducer._load.files import SourceError, delimiter_of, format_of
 from pykaproducer._load.job import Job
 from pykaproducer._load.refused import RowsRefusedError
 from pykaproducer._load.rejects import Origin
+from pykaproducer._load.sources import LoadSource, SourcePart, columns_of
 from pykaproducer._load.summary import Summary
 from pykaproducer.producer import Producer
 from pykaproducer.spark.once import OnceWrite
@@ -42,8 +49,9 @@ __all__ = [
     "Reading",
     "SinkError",
     "SparkError",
-    "arrow_schema",
-    "read",
+    "SparkSource",
+    "files",
+    "query",
     "send",
     "session_on",
 ]
@@ -53,6 +61,12 @@ _CONNECT = "sc://"
 SUBMITTED = "submitted"
 #: Errors of Spark; some errors of its JVM have no Python class.
 _FAILURES = (PySparkException, Py4JError)
+#: Bytes of files that a task reads: at most; at least; and else so many that there are _TASKS. A
+#: file counts for _OPENING bytes more.
+_LARGEST_TASK = 64 << 20
+_SMALLEST_TASK = 4 << 20
+_TASKS = 16
+_OPENING = 256 << 10
 #: Spark's names of formats, where they differ.
 _FORMATS = {"jsonl": "json"}
 
@@ -63,14 +77,31 @@ class SparkError(Exception):
 
 @dataclass(frozen=True)
 class Reading:
-    """The source that Spark reads."""
+    """A source that Spark reads."""
 
-    #: Paths, the name of a table, or a query.
+    #: URIs, the name of a table, or a query.
     source: tuple[str, ...]
     #: None: by suffix. ``table`` and ``sql`` denote a table and a query.
     format: str | None
     delimiter: str | None
     infer_types: bool
+
+
+class TaskRows(Protocol):
+    """How a task gets its rows from the batches that Spark passes to it. Can be pickled."""
+
+    def __call__(self, batches: Iterator[pyarrow.RecordBatch]) -> Iterator[Origin]: ...
+
+
+@dataclass(frozen=True)
+class SparkSource:
+    """A source whose rows the tasks send."""
+
+    #: The ``pyarrow.Schema`` of the rows.
+    schema: Any
+    #: Returns the DataFrame that is passed to the tasks, for these columns, and what they make of
+    #: its batches.
+    for_tasks: Callable[[Sequence[str]], tuple[Any, TaskRows]]
 
 
 def session_on(master: str) -> tuple[Any, bool]:
@@ -91,12 +122,77 @@ def session_on(master: str) -> tuple[Any, bool]:
         raise SparkError(_text(error)) from error
 
 
-def read(session: Any, reading: Reading) -> Any:
-    """Return the DataFrame of a source.
+def files(session: Any, source: LoadSource) -> SparkSource:
+    """Return files as a source of tasks, each of which reads one part of a file, or a few files."""
+    size = min(_LARGEST_TASK, max(_SMALLEST_TASK, source.size // _TASKS))
+    tasks = _tasks(source.parts(size), size)
+
+    def for_tasks(columns: Sequence[str]) -> tuple[Any, TaskRows]:
+        # Each partition has one number, that of its task.
+        numbers = session.range(0, len(tasks), 1, len(tasks))
+        return numbers, FileRows(tasks, columns_of(source.schema, columns))
+
+    return SparkSource(source.schema, for_tasks)
+
+
+def _tasks(parts: Sequence[SourcePart], size: int) -> list[list[SourcePart]]:
+    """Gather *parts* for tasks that read about *size* bytes."""
+    tasks: list[list[SourcePart]] = []
+    room = 0
+    for part in parts:
+        if room <= 0:
+            tasks.append([])
+            room = size
+        tasks[-1].append(part)
+        room -= part.size + _OPENING
+    return tasks
+
+
+@dataclass(frozen=True)
+class FileRows:
+    """The rows of the files of a task."""
+
+    tasks: Sequence[Sequence[SourcePart]]
+    #: A ``pyarrow.Schema``.
+    schema: Any
+
+    def __call__(self, batches: Iterator[pyarrow.RecordBatch]) -> Iterator[Origin]:
+        """Yield the rows of the tasks whose numbers *batches* have."""
+        for numbers in batches:
+            for number in numbers.column(0).to_pylist():
+                for part in self.tasks[number]:
+                    for found in part.batches(self.schema):
+                        yield Origin(found.batch, found.file, found.first_row)
+
+
+def query(session: Any, reading: Reading) -> SparkSource:
+    """Return a source that Spark reads: URIs, a table, a query.
 
     Raises:
-        SparkError: the source cannot be read.
+        SparkError: Spark cannot read it, or a column has a type that Arrow does not support.
     """
+    df = _read(session, reading)
+
+    def for_tasks(columns: Sequence[str]) -> tuple[Any, TaskRows]:
+        names = [name.replace("`", "``") for name in columns]
+        # At least one column is needed: a task receives no rows without columns.
+        wanted = df.select([df[f"`{name}`"] for name in names] or [lit(1).alias("nothing")])
+        return wanted, spark_rows
+
+    return SparkSource(_arrow_schema(df), for_tasks)
+
+
+def spark_rows(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[Origin]:
+    """Yield the rows that Spark has read."""
+    context = TaskContext.get()
+    assert context is not None, "not in a Spark task"
+    where, row = f"Spark partition {context.partitionId()}", 0
+    for batch in batches:
+        yield Origin(batch, where, row)
+        row += batch.num_rows
+
+
+def _read(session: Any, reading: Reading) -> Any:
     try:
         if reading.format == "sql":
             return session.sql(reading.source[0])
@@ -112,13 +208,16 @@ def read(session: Any, reading: Reading) -> Any:
 
 
 def _as_embedded(kind: str, reading: Reading) -> dict[str, Any]:
-    """Return options that make Spark read files as the embedded load (``_load/formats.py``) does.
+    """Return options that make Spark read URIs as similarly to the embedded load as it can.
 
-    By default Spark replaces unreadable values by null, and uses the columns of one file for all.
+    By default Spark replaces unreadable values by null, takes the columns of one file for all, and
+    leaves out subdirectories. (It replaces malformed UTF-8 all the same.)
     """
+    common = {"recursiveFileLookup": True, "mode": "FAILFAST"}
     if kind == "csv":
-        return {
+        return common | {
             "header": True,
+            "enforceSchema": False,
             "inferSchema": reading.infer_types,
             "sep": reading.delimiter or delimiter_of(reading.source[0]),
             "multiLine": True,
@@ -126,19 +225,15 @@ def _as_embedded(kind: str, reading: Reading) -> dict[str, Any]:
             "escape": '"',
             # Otherwise "" is read as null, too.
             "nullValue": "\0",
-            "mode": "FAILFAST",
         }
     if kind == "jsonl":
-        return {"mode": "FAILFAST"}
-    return {"mergeSchema": True}
+        # The default name would hide a member of that name.
+        return common | {"columnNameOfCorruptRecord": f"_corrupt_{uuid.uuid4().hex}"}
+    return common | {"mergeSchema": True}
 
 
-def arrow_schema(df: Any) -> Any:
-    """Return the ``pyarrow.Schema`` of the batches that tasks receive.
-
-    Raises:
-        SparkError: a column has a type that Arrow does not support.
-    """
+def _arrow_schema(df: Any) -> Any:
+    """Return the ``pyarrow.Schema`` of the batches that tasks receive."""
     fields = []
     for each in df.schema.fields:
         try:
@@ -152,12 +247,12 @@ def arrow_schema(df: Any) -> Any:
 
 
 def send(
-    df: Any, settings: dict[str, Any], job: Job, once: Mapping[str, str] | None = None
+    source: SparkSource, settings: dict[str, Any], job: Job, once: Mapping[str, str] | None = None
 ) -> Summary:
-    """Send the rows of *df* and return the summary.
+    """Send the rows of *source* and return the summary.
 
     Args:
-        df (pyspark.sql.DataFrame): the source.
+        source (SparkSource): the rows.
         settings: the producer's settings, by their Python names.
         job (Job): what to send.
         once: the options of an exactly-once write; None for at least once.
@@ -167,31 +262,38 @@ def send(
         SinkError: an option in *once* is missing or invalid.
         ExactlyOnceError: with *once*: the rows were not committed, or not entirely.
     """
-    names = [name.replace("`", "``") for name in job.mapping.columns]
     write = None if once is None else _once_write(settings, job, once)
+    df, rows = source.for_tasks(job.mapping.columns)
     try:
-        # At least one column is needed: a task receives no rows without columns.
-        wanted = df.select([df[f"`{name}`"] for name in names] or [lit(1).alias("nothing")])
         if write is not None:
-            return write.run(
-                lambda: collect(wanted, functools.partial(_once_task, write, job)), df.sparkSession
-            )
-        task = functools.partial(_task, tuple(sorted(settings.items())), job)
-        return Summary.of(collect(wanted, task))
+            task = functools.partial(_once_task, write, job, rows)
+            return write.run(lambda: collect(df, task), df.sparkSession)
+        return Summary.of(
+            collect(df, functools.partial(_task, tuple(sorted(settings.items())), job, rows))
+        )
     except _FAILURES as error:
         raise SparkError(_text(error)) from error
 
 
 def _task(
-    settings: tuple[tuple[str, Any], ...], job: Job, batches: Iterator[pyarrow.RecordBatch]
+    settings: tuple[tuple[str, Any], ...],
+    job: Job,
+    rows: TaskRows,
+    batches: Iterator[pyarrow.RecordBatch],
 ) -> Iterator[pyarrow.RecordBatch]:
     context = TaskContext.get()
     assert context is not None
     part = f"{context.partitionId()}-{context.taskAttemptId()}"
     with producer_for(settings, lambda: Producer(**dict(settings))) as producer:
         load = job.begin(producer, part)
-        load.send(_origins(f"Spark partition {context.partitionId()}", batches))
+        problem = None
+        try:
+            load.send(rows(batches))
+        except SourceError as error:  # another attempt would send the rows before it again
+            problem = f"{error}: only a part of it was read"
         summary = load.finish()
+        if problem is not None:
+            summary.troubles.append(problem)
     yield as_batch(summary)
 
 
@@ -205,25 +307,28 @@ def _once_write(settings: dict[str, Any], job: Job, once: Mapping[str, str]) -> 
 
 
 def _once_task(
-    write: OnceWrite, job: Job, batches: Iterator[pyarrow.RecordBatch]
+    write: OnceWrite, job: Job, rows: TaskRows, batches: Iterator[pyarrow.RecordBatch]
 ) -> Iterator[pyarrow.RecordBatch]:
-    yield as_batch(write.task_of(functools.partial(LoadRows, job, batches)))
+    yield as_batch(write.task_of(functools.partial(LoadRows, job, rows(batches))))
 
 
 class LoadRows:
     """The rows of a task of a load, for :func:`~pykaproducer._exactly_once.task.write_rows`."""
 
-    def __init__(self, job: Job, batches: Iterator[pyarrow.RecordBatch], place: TaskPlace) -> None:
+    def __init__(self, job: Job, origins: Iterator[Origin], place: TaskPlace) -> None:
         self._job = job
         self._place = place
-        self._origins = _origins(f"Spark partition {place.task}", batches)
+        self._origins = origins
         self._first: Origin | None = None
         self._count = RowCount()
 
     def is_empty(self) -> bool:
         """Return whether there are no rows. A batch that is read to find out is kept."""
         while self._first is None:
-            origin = next(self._origins, None)
+            try:
+                origin = next(self._origins, None)
+            except SourceError as error:
+                raise RowsRefusedError(str(error)) from error
             if origin is None:
                 return True
             if origin.batch.num_rows:
@@ -257,13 +362,6 @@ class LoadRows:
             assert origin is not None
             yield origin
             points.reached("rows", *self._place)
-
-
-def _origins(where: str, batches: Iterator[pyarrow.RecordBatch]) -> Iterator[Origin]:
-    row = 0
-    for batch in batches:
-        yield Origin(batch, where, row)
-        row += batch.num_rows
 
 
 def _text(error: BaseException) -> str:
