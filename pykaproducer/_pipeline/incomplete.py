@@ -206,6 +206,8 @@ class IncompleteChunks:
         self._lock.acquire()
         try:
             barriers = [reference() for reference in self.barriers.values()]
-            self.watches_outcomes = any(each is not None and each.settled_only for each in barriers)
+            # Not any(): a Ctrl-C in a generator that it ends before its last item would be lost.
+            waiting = [each for each in barriers if each is not None and each.settled_only]
+            self.watches_outcomes = bool(waiting)
         finally:
             self._lock.release()

@@ -151,11 +151,11 @@ def brokers(pipeline: Pipeline) -> list[dict[str, Any]]:
 
 
 def _state(workers: list[BrokerWorker], error: str | None) -> str:
-    if any(worker.bridge.ready for worker in workers):
+    if [worker for worker in workers if worker.bridge.ready]:
         return "connected"
     if error is not None:
         return "down"
-    if any(worker.bridge.wants_connection() for worker in workers):
+    if [worker for worker in workers if worker.bridge.wants_connection()]:
         return "connecting"
     return "idle" if workers else "unused"
 

@@ -311,8 +311,11 @@ class Pipeline:
 
         "" if a message has no outcome yet.
         """
-        if not all(chunk.is_settled for chunk in self.incomplete.chunks()):
-            return ""
+        for chunk in self.incomplete.chunks():
+            if (
+                not chunk.is_settled
+            ):  # not all(): a Ctrl-C in a generator that it ends would be lost
+                return ""
         what = "1 message's callback has" if pending == 1 else f"{pending} messages' callbacks have"
         name = self.reports.callback_name()
         return f"{what} not returned" + (f" ({name})" if name else "")
