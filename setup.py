@@ -1,6 +1,6 @@
-"""The compiled kernel, and what depends on the platform; everything else is in setup.cfg.
+"""The compiled modules, and what depends on the platform; everything else is in setup.cfg.
 
-``PYKAPRODUCER_SANITIZE`` in the environment builds the kernel for a sanitizer, and without its pool
+``PYKAPRODUCER_SANITIZE`` in the environment builds them for a sanitizer, and without its pool
 of memory, so that each block is one of malloc()'s: ``1`` for AddressSanitizer and
 UndefinedBehaviorSanitizer, ``thread`` for ThreadSanitizer. Such a kernel loads only into an
 interpreter that has the sanitizer's library: see ``tests/_support/sanitize.py``.
@@ -99,23 +99,30 @@ def requirements() -> list[str]:
     return [*kept, "cramjam>=2.11,<3"] if "lz4" in without else kept
 
 
-def kernel() -> list[Extension]:
-    """Return the extension module, from the C code that a source distribution contains."""
+#: The compiled modules: the kernel, and the scan of text files for ``load``.
+MODULES = ["pykaproducer/_kernel", "pykaproducer/_load/_scan"]
+
+
+def modules() -> list[Extension]:
+    """Return the extension modules, from the C code that a source distribution contains."""
     generated = (HERE / "PKG-INFO").exists()
-    extension = Extension(
-        "pykaproducer._kernel",
-        ["pykaproducer/_kernel.c" if generated else "pykaproducer/_kernel.pyx"],
-        extra_compile_args=[*QUICKLY, *sanitizers, *(SANITIZED if sanitizers else [])],
-        extra_link_args=sanitizers,
-        define_macros=[("PYKAPRODUCER_NO_POOL", "1")] if sanitizers else [],
-    )
+    found = [
+        Extension(
+            name.replace("/", "."),
+            [f"{name}.c" if generated else f"{name}.pyx"],
+            extra_compile_args=[*QUICKLY, *sanitizers, *(SANITIZED if sanitizers else [])],
+            extra_link_args=sanitizers,
+            define_macros=[("PYKAPRODUCER_NO_POOL", "1")] if sanitizers else [],
+        )
+        for name in MODULES
+    ]
     if generated:
-        return [extension]
+        return found
     try:
         from Cython.Build import cythonize
     except ImportError:  # tools/build_backend.py asks what is required, which is Cython
-        return [extension]
-    extensions: list[Extension] = cythonize([extension])
+        return found
+    extensions: list[Extension] = cythonize(found)
     return extensions
 
 
@@ -135,16 +142,17 @@ class BuildKernel(build_ext):
     def build_extensions(self) -> None:
         """Add the options for this compiler, and build."""
         if not sanitizers:
-            options = GCC if is_gcc(self.compiler.compiler_so) else OTHER_COMPILERS
-            if "-g" not in os.environ.get("CFLAGS", "").split():
-                options = [*options, "-g0"]
+            quick = GCC if is_gcc(self.compiler.compiler_so) else OTHER_COMPILERS
+            debugging = [] if "-g" in os.environ.get("CFLAGS", "").split() else ["-g0"]
             for extension in self.extensions:
-                extension.extra_compile_args += options
+                # The scan is small, and all loops.
+                options = ["-O3"] if extension.name.endswith("._scan") else quick
+                extension.extra_compile_args += [*options, *debugging]
         super().build_extensions()
 
 
 setup(
     install_requires=requirements(),
-    ext_modules=kernel(),
+    ext_modules=modules(),
     cmdclass={"build_ext": BuildKernel},
 )

@@ -254,8 +254,8 @@ def audit(wheel: pathlib.Path, platform: Platform) -> str:
     texts = []
     with zipfile.ZipFile(wheel) as archive:
         modules = [info for info in archive.infolist() if info.filename.endswith(".so")]
-        if len(modules) != 1:
-            raise BuildError(f"{wheel.name} has {len(modules)} modules instead of one")
+        if len(modules) != len(MODULES):
+            raise BuildError(f"{wheel.name} has {len(modules)} modules, not {len(MODULES)}")
         for info in modules:
             with archive.open(info) as file:
                 magic = file.read(4)
@@ -269,6 +269,9 @@ def audit(wheel: pathlib.Path, platform: Platform) -> str:
                 raise BuildError(f"{info.filename} is no ELF file")
     return f"{wheel.name}: {wheel.stat().st_size / 1e6:.1f} MB, {', '.join(texts)}"
 
+
+#: What the compiled modules export.
+MODULES = ("PyInit__kernel", "PyInit__scan")
 
 #: The C library, its parts in glibc before 2.34, and the dynamic linker.
 _C_LIBRARIES = ("libc.", "libm.", "libpthread.", "libdl.", "librt.", "ld-linux", "ld-musl")
@@ -285,7 +288,7 @@ def check_elf(module: ELFFile, platform: Platform) -> str:
     if others:
         raise BuildError(f"links {', '.join(others)}")
     exported = list(exported_symbols(module))
-    if exported != ["PyInit__kernel"]:
+    if len(exported) != 1 or exported[0] not in MODULES:
         raise BuildError(f"exports {', '.join(exported) or 'nothing'}")
     versions = {name for name in symbol_versions(module) if name.startswith("GLIBC_")}
     if platform.is_musl and versions:

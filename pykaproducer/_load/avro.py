@@ -21,6 +21,7 @@ import pyarrow
 from pyarrow import types
 
 from pykaproducer._load import compute
+from pykaproducer._load.avro_values import avro_value
 from pykaproducer._load.encoders import (
     ROW_ERRORS,
     Array,
@@ -33,6 +34,7 @@ from pykaproducer._load.encoders import (
     plain,
     plain_type,
 )
+from pykaproducer._load.json_text import is_json, parsed
 
 _WRITE_ERRORS = (*ROW_ERRORS, AttributeError, struct.error)
 
@@ -134,14 +136,35 @@ class AvroSchema:
 
         For errors that do not name a row, use :func:`by_row`.
         """
-        cast = [_cast(*each) for each in zip(names, arrays, plan.kinds, strict=True)]
-        for column, checks in zip(cast, plan.checks, strict=True):
-            for check in checks:
+        columns = list(zip(names, arrays, plan.kinds, plan.checks, strict=True))
+        typed = [each for each in columns if not is_json(each[2])]
+        cast = [_cast(*each[:3]) for each in typed]
+        for column, each in zip(cast, typed, strict=True):
+            for check in each[3]:
                 check(column)
-        batch = pyarrow.RecordBatch.from_arrays(cast, names)
-        rows = batch.to_pylist(maps_as_pydicts="strict")
-        records, failures = _written(_parsed(self.text)[0], rows, prefix)
+        if typed:
+            batch = pyarrow.RecordBatch.from_arrays(cast, [each[0] for each in typed])
+            rows = batch.to_pylist(maps_as_pydicts="strict")
+        else:
+            rows = [{} for _ in range(len(arrays[0]))]
+        failures: dict[int, Exception] = {}
+        for name, array, kind, _ in columns:
+            if is_json(kind):
+                self._add_json(rows, name, array, failures)
+        records = _written(_parsed(self.text)[0], rows, prefix, failures)
         return Encoded(pyarrow.array(records, pyarrow.large_binary()), failures)
+
+    def _add_json(
+        self, rows: list[dict[str, Any]], name: str, array: Array, failures: dict[int, Exception]
+    ) -> None:
+        """Add the values of a column of JSON texts."""
+        schema, known = _parsed(self.text)
+        kind = next(field["type"] for field in schema["fields"] if field["name"] == name)
+        for row, cell in enumerate(array.storage.to_pylist()):
+            try:
+                rows[row][name] = avro_value(parsed(cell), kind, known, name)
+            except ValueError as error:
+                failures.setdefault(row, error)
 
 
 def wire_prefix(schema_id: int | None) -> bytes:
@@ -157,23 +180,27 @@ def _cast(name: str, array: Array, kind: Any) -> Array:
 
 
 def _written(
-    parsed: Any, rows: Sequence[dict[str, Any]], prefix: bytes
-) -> tuple[list[bytes | None], dict[int, Exception]]:
+    schema: Any, rows: Sequence[dict[str, Any]], prefix: bytes, failures: dict[int, Exception]
+) -> list[bytes | None]:
+    """Return the records, with None for the rows of *failures*, to which others are added."""
     write: Callable[..., None] = _fastavro().schemaless_writer
     records: list[bytes | None] = []
-    failures: dict[int, Exception] = {}
     buffer = io.BytesIO(prefix)
     for number, row in enumerate(rows):
+        if number in failures:
+            records.append(None)
+            continue
         buffer.seek(len(prefix))
         buffer.truncate()
         try:
-            write(buffer, parsed, row, strict_allow_default=True, disable_tuple_notation=True)
+            # Only JSON has tuples, which choose the branch of a union.
+            write(buffer, schema, row, strict_allow_default=True)
         except _WRITE_ERRORS as error:
             failures[number] = error
             records.append(None)
         else:
             records.append(buffer.getvalue())
-    return records, failures
+    return records
 
 
 def _fastavro() -> Any:
@@ -248,6 +275,8 @@ class _Fitting:
 
     def fit(self, kind: Any, schema: Any, name: str, way: _Way) -> Any:
         """Return the type to cast a column of *kind* to; EncodingError if it does not fit."""
+        if is_json(kind):
+            return kind  # each cell is converted as it needs
         kind = plain_type(kind)
         if isinstance(schema, list):
             return self._fit_union(kind, schema, name, way)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -33,6 +34,14 @@ from pykaproducer._load.grammar import (
     SelectEntry,
     SelectionError,
     mistake,
+)
+from pykaproducer._load.json_text import (
+    HEADERS,
+    JSON,
+    headers,
+    is_json,
+    nested_names,
+    text,
 )
 from pykaproducer._load.mapping import (
     AsItIs,
@@ -111,6 +120,8 @@ class _Binder:
             return self._avro(found)
         path, kind = self._path(found)
         within = plain_type(kind)
+        if is_json(kind):
+            return Converted(path, text_of, TEXT)
         if is_bytes(within) or is_text(within):
             return _bytes(path, kind)
         if has_text(within):
@@ -141,12 +152,16 @@ class _Binder:
         raise self._wrong(column, f"is {kind}; a partition must be an integer")
 
     def _topic(self, column: Column, path: Path, kind: Any) -> Bound:
+        if is_json(kind):
+            return Converted(path, functools.partial(text, only_strings=True), TEXT)
         if is_text(plain_type(kind)):
             return _bytes(path, kind)
         raise self._wrong(column, f"is {kind}; a topic must be text")
 
     def _headers(self, column: Column, path: Path, kind: Any) -> Bound:
         pair: list[Any] = []
+        if is_json(kind):
+            return Converted(path, headers, HEADERS)
         if types.is_map(kind):
             pair = [kind.key_type, kind.item_type]
         elif types.is_list(kind) or types.is_large_list(kind):
@@ -217,6 +232,9 @@ class _Binder:
                     yield name, Path(name), self._type_of(name, column.at)
             return
         path, kind = self._path(column)
+        if is_json(kind):
+            yield from self._spread_json(column, path, wanted)
+            return
         kind = plain_type(kind)
         if not types.is_struct(kind):
             raise self._wrong(column, f"is {kind}; .* requires a struct")
@@ -224,12 +242,32 @@ class _Binder:
             if wanted is None or field.name in wanted:
                 yield field.name, Path(path.column, (*path.fields, place)), field.type
 
+    def _spread_json(
+        self, column: Column, path: Path, wanted: dict[str, bool] | None
+    ) -> Iterator[tuple[str, Path, Any]]:
+        names = nested_names(self._schema.field(path.column), column.path[1:])
+        if not names:
+            raise self._wrong(
+                column, f"has no objects, or too many different members; use json({column})"
+            )
+        for name in names:
+            if wanted is None or name in wanted:
+                yield name, Path(path.column, (*path.fields, name)), JSON
+
     def _path(self, column: Column) -> tuple[Path, Any]:
         """Return the path and the type of a column or field."""
         first, *rest = column.path
         kind = self._type_of(first, column.at, column)
-        fields = []
+        fields: list[int | str] = []
         for depth, name in enumerate(rest, 1):
+            if is_json(kind):
+                known = nested_names(self._schema.field(first), column.path[1:depth])
+                if known is not None and name not in known:
+                    above = str(Column(column.path[:depth]))
+                    hint = _nearest(name, list(known))
+                    raise self._mistake(column.at, f"{above} has no member {name}{hint}")
+                fields.append(name)
+                continue
             kind = plain_type(kind)
             above = str(Column(column.path[:depth]))
             if not types.is_struct(kind):

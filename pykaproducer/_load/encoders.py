@@ -22,6 +22,8 @@ timestamp            2024-02-29T13:05:00.000123,     string, as the text
                      the suffix Z
 list, struct, map    (not supported)                 array, object, object
 null                 null                            null
+JSON (of JSON Lines  a string: its characters; a     as it stands
+and of CSV)          number: as it stands
 ===================  ==============================  ==============================================
 
 A timestamp has as many digits as its unit. The members of an object have the names and the order
@@ -40,6 +42,9 @@ import pyarrow
 from pyarrow import types
 
 from pykaproducer._load import compute
+
+from pykaproducer._load import json_text
+from pykaproducer._load.json_text import is_json
 
 #: A ``pyarrow.Array``; pyarrow has no types.
 Array = Any
@@ -92,6 +97,15 @@ def by_row(
 def _part(array: Array, start: int, end: int) -> Array:
     """Copy a part. (A slice of lists keeps all their elements, and a cast processes them all.)"""
     return pyarrow.concat_arrays([array.slice(start, end - start), array.slice(0, 0)])
+
+
+def cast(array: Array, kind: Any) -> Array:
+    """Cast a column; any is cast to JSON texts."""
+    if array.type == kind:
+        return array
+    if is_json(kind):
+        return json_text.of_text(_where(array.is_valid(), _json(array)).cast(TEXT))
+    return array.cast(kind)
 
 
 # Text --------------------------------------------------------------------------------------------
@@ -159,6 +173,8 @@ def plain_type(kind: Any) -> Any:
 
 def text_of(array: Array) -> Array:
     """Convert cells to text according to the table above."""
+    if is_json(array.type):
+        return json_text.text(array)
     array = plain(array)
     kind = array.type
     if types.is_floating(kind):
@@ -191,6 +207,8 @@ def json_objects(names: Sequence[str], arrays: Sequence[Array]) -> Encoded:
 
 def check_json(kind: Any) -> None:
     """Raise EncodingError if a type, or a type nested in it, has no JSON representation."""
+    if is_json(kind):
+        return
     kind = plain_type(kind)
     if types.is_map(kind):
         key = plain_type(kind.key_type)
@@ -225,6 +243,8 @@ def _joined(*parts: Array | str) -> Array:
 
 def _json(array: Array) -> Array:
     """Return the JSON text of each cell; a null becomes the text "null"."""
+    if is_json(array.type):
+        return array.storage.fill_null("null")
     array = plain(array)
     kind = array.type
     if types.is_struct(kind):

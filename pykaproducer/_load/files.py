@@ -22,8 +22,8 @@ _SUFFIXES = {
     ".ndjson": "jsonl",
     ".json": "jsonl",
 }
-#: Compression of text files by suffix, with pyarrow's names.
-COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
+#: Compression of text files by suffix.
+COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4", ".xz": "xz"}
 
 FORMATS = ("parquet", "orc", "csv", "jsonl")
 
@@ -66,7 +66,7 @@ def files_of(name: str) -> list[File]:
         raise SourceError(f"{name}: URIs can only be read with --spark; give a local file")
     if os.path.isdir(name):
         return _files_below(name)
-    if os.path.exists(name):
+    if name == "-" or os.path.exists(name):
         return [File(name)]
     if not glob.has_magic(name):
         raise SourceError(f"{name}: no such file or directory")
@@ -120,6 +120,8 @@ def format_of(path: str) -> str:
         SourceError: the suffix is missing or unknown.
     """
     found = _SUFFIXES.get(_suffix(path))
+    if found is None and path == "-":
+        raise SourceError("-: name the format of standard input with --format csv or jsonl")
     if found is None:
         raise SourceError(
             f"{path}: unknown file suffix; name the format with --format ({', '.join(FORMATS)})"

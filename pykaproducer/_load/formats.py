@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow
 
+from pykaproducer._load import json_text
 from pykaproducer._load.columnar import OrcReader, ParquetReader
 from pykaproducer._load.files import Partition, SourceError
 from pykaproducer._load.reader import FileReader
@@ -15,22 +16,31 @@ from pykaproducer._load.text import CsvReader, JsonLinesReader
 
 
 def reader_of(
-    kind: str, path: str, partition: Partition, delimiter: str, infer_types: bool
+    kind: str,
+    path: str,
+    partition: Partition,
+    delimiter: str,
+    infer_types: bool,
+    encoding: str = "utf-8",
+    whole_lines: bool = False,
 ) -> FileReader:
     """Return a reader for a file of format *kind*; SourceError if the file is not of it."""
     if kind == "csv":
-        return CsvReader(path, partition, delimiter, infer_types)
-    readers = {"parquet": ParquetReader, "orc": OrcReader, "jsonl": JsonLinesReader}
+        return CsvReader(path, partition, encoding, delimiter, infer_types)
+    if kind == "jsonl":
+        return JsonLinesReader(path, partition, encoding, whole_lines)
+    readers = {"parquet": ParquetReader, "orc": OrcReader}
     return readers[kind](path, partition)
 
 
 def common_schema(readers: Sequence[FileReader]) -> Any:
     """Return the columns of all files; SourceError if their types are incompatible."""
     found = pyarrow.schema([])
-    for reader in readers:
+    schemas = json_text.unified([reader.schema for reader in readers])
+    for reader, schema in zip(readers, schemas, strict=True):
         _check_names(reader)
         try:
-            found = pyarrow.unify_schemas([found, reader.schema], promote_options="permissive")
+            found = pyarrow.unify_schemas([found, schema], promote_options="permissive")
         except pyarrow.ArrowException as error:
             raise SourceError(
                 f"{reader.path}: its columns are incompatible with the files before it: {error}; "
@@ -52,6 +62,7 @@ def common_schema(readers: Sequence[FileReader]) -> Any:
 
 def _check_names(reader: FileReader) -> None:
     names = reader.schema.names
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise SourceError(f"{reader.path}: two columns are named {twice!r}; rename one")
+    if len(set(names)) == len(names):
+        return
+    twice = next(name for name in names if names.count(name) > 1)
+    raise SourceError(f"{reader.path}: two columns are named {twice!r}; rename one")

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import datetime
 import functools
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import pyarrow
 
-from pykaproducer._load import compute
+from pykaproducer._load import compute, json_text
 from pykaproducer._load.avro import AvroSchema, Plan
 from pykaproducer._load.encoders import (
     BYTES,
@@ -25,7 +25,9 @@ from pykaproducer._load.encoders import (
     by_row,
     json_objects,
     plain,
+    text_of,
 )
+from pykaproducer._load.json_text import is_json
 
 
 class Mapped(NamedTuple):
@@ -96,14 +98,34 @@ class Path:
     """A column of the source, or a field nested in it."""
 
     column: str
-    fields: tuple[int, ...] = ()
+    #: The index of a struct's field, or the name of a member of JSON.
+    fields: tuple[int | str, ...] = ()
 
     def of(self, batch: Any) -> Array:
         """Return its cells in a batch."""
-        array = batch.column(self.column)
+        return self.within(batch.column(self.column))
+
+    def within(self, array: Array) -> Array:
+        """Return its cells in the column; ValueError if JSON has no such member."""
         for place in self.fields:
-            array = compute.struct_field(plain(array), [place])
+            if isinstance(place, str):
+                array = json_text.member(array, place)
+            else:
+                array = compute.struct_field(plain(array), [place])
         return array
+
+
+def _by_row(
+    convert: Callable[[Sequence[Array]], Encoded], paths: Sequence[Path], batch: Any, kind: Any
+) -> Encoded:
+    """Convert the cells of *paths*. See :func:`by_row`."""
+    return by_row(
+        lambda arrays: convert(
+            [path.within(array) for path, array in zip(paths, arrays, strict=True)]
+        ),
+        [batch.column(path.column) for path in paths],
+        kind,
+    )
 
 
 @dataclass(frozen=True)
@@ -129,8 +151,8 @@ class Converted:
     kind: Any
 
     def __call__(self, batch: Any) -> Encoded:
-        return by_row(
-            lambda arrays: Encoded(self.convert(arrays[0]), {}), [self.path.of(batch)], self.kind
+        return _by_row(
+            lambda arrays: Encoded(self.convert(arrays[0]), {}), [self.path], batch, self.kind
         )
 
 
@@ -153,11 +175,7 @@ class JsonObject:
     paths: tuple[Path, ...]
 
     def __call__(self, batch: Any) -> Encoded:
-        return by_row(
-            lambda arrays: json_objects(self.names, arrays),
-            [path.of(batch) for path in self.paths],
-            BYTES,
-        )
+        return _by_row(lambda arrays: json_objects(self.names, arrays), self.paths, batch, BYTES)
 
 
 @dataclass(frozen=True)
@@ -172,9 +190,10 @@ class AvroRecord:
     prefix: bytes = b""
 
     def __call__(self, batch: Any) -> Encoded:
-        return by_row(
+        return _by_row(
             lambda arrays: self.schema.encode(self.names, self.plan, arrays, self.prefix),
-            [path.of(batch) for path in self.paths],
+            self.paths,
+            batch,
             BYTES,
         )
 
@@ -218,7 +237,8 @@ _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 def milliseconds(array: Array) -> Array:
     """Convert text to milliseconds since 1970; it is an integer number of them, or ISO 8601."""
-    found = [None if cell is None else _millisecond(cell) for cell in plain(array).to_pylist()]
+    text = text_of(array)
+    found = [None if cell is None else _millisecond(cell) for cell in text.to_pylist()]
     return pyarrow.array(found, pyarrow.int64())
 
 
@@ -243,4 +263,5 @@ def midnight(array: Array) -> Array:
 
 def whole(array: Array) -> Array:
     """Convert cells to integers."""
-    return plain(array).cast(pyarrow.int64())
+    array = text_of(array) if is_json(array.type) else plain(array)
+    return array.cast(pyarrow.int64())

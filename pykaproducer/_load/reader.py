@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import pyarrow
 
+from pykaproducer._load.encoders import cast
 from pykaproducer._load.files import Partition, SourceError
 
 #: The row number in pyarrow's errors about JSON.
@@ -58,7 +59,7 @@ class FileReader(abc.ABC):
         self.path = path
         self.partition = partition
         with self.errors():
-            self.size = os.stat(path).st_size
+            self.size = 0 if path == "-" else os.stat(path).st_size
             # Without the columns from its directories. None if the file is empty.
             self.schema = self._read_schema()
 
@@ -86,12 +87,13 @@ class FileReader(abc.ABC):
     def _completed(self, batch: Any, schema: Any, constants: dict[str, str | None]) -> Any:
         """Return *batch* with exactly the columns of *schema*."""
         columns = []
+        places = {name: place for place, name in enumerate(batch.schema.names)}
         for each in schema:
             if each.name in constants:
                 value = pyarrow.scalar(constants[each.name], pyarrow.string())
-                column = pyarrow.repeat(value, batch.num_rows).cast(each.type)
-            elif each.name in batch.schema.names:
-                column = batch.column(each.name).cast(each.type)
+                column = cast(pyarrow.repeat(value, batch.num_rows), each.type)
+            elif each.name in places:
+                column = cast(batch.column(places[each.name]), each.type)
             else:
                 column = pyarrow.nulls(batch.num_rows, each.type)
             columns.append(column)

@@ -186,8 +186,10 @@ def _rejected(origin: Origin, rows: Sequence[RefusedRow]) -> Any:
         }
         for each, place in zip(rows, places, strict=True)
     ]
+    fields = [each.with_type(column.type) for each, column in zip(found.schema, kept, strict=True)]
     return pyarrow.RecordBatch.from_arrays(
-        [*kept, pyarrow.array(errors, _ERROR)], [*found.schema.names, ERROR_COLUMN]
+        [*kept, pyarrow.array(errors, _ERROR)],
+        schema=pyarrow.schema([*fields, (ERROR_COLUMN, _ERROR)]),
     )
 
 

@@ -2,8 +2,8 @@
 
 A source is a file, a directory or a pattern (``data/*.csv``), or several of these
 (:mod:`pykaproducer._load.files`). The suffix determines the format: .parquet .pq .orc .csv .tsv
-.jsonl .ndjson .json; text files may have an additional suffix for compression: .gz .bz2 .zst .lz4
-(:mod:`pykaproducer._load.formats` chooses the reader).
+.jsonl .ndjson .json; text files may have an additional suffix for compression: .gz .bz2 .xz .zst
+.lz4 (:mod:`pykaproducer._load.formats` chooses the reader).
 
 All files are opened first, and their columns combined by name. A column that is missing in a file
 is null in its rows. Columns with incompatible types are an error, raised before anything is sent.
@@ -15,7 +15,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pykaproducer._load.files import (
@@ -54,8 +54,14 @@ class Options:
     format: str | None = None
     #: CSV delimiter. None: a comma, or a tab in .tsv.
     delimiter: str | None = None
-    #: Infer CSV column types from the first rows; otherwise all columns are text.
+    #: Whether CSV columns of numbers, or of true and false, are such in JSON; otherwise they are
+    #: text. Found from the first rows.
     infer_types: bool = False
+    #: Encoding of text files: any of Python's.
+    encoding: str = "utf-8"
+    #: Read JSON Lines as they stand, as a column ``value``, unless their objects have a member
+    #: ``value``. Otherwise the columns are the objects' members.
+    whole_lines: bool = False
 
 
 @dataclass(frozen=True)
@@ -149,7 +155,12 @@ def open_source(names: Sequence[str], options: Options | None = None) -> LoadSou
     if options.format not in (None, *FORMATS):
         raise SourceError(f"unknown format {options.format!r}; use one of {', '.join(FORMATS)}")
     files = list(itertools.chain.from_iterable(files_of(name) for name in names))
-    readers = [_reader(formats, file, options) for file in files]
+    kinds = [options.format or format_of(file.path) for file in files]
+    if set(kinds) != {"jsonl"}:
+        options = replace(options, whole_lines=False)
+    readers = [
+        _reader(formats, kind, file, options) for kind, file in zip(kinds, files, strict=True)
+    ]
     found = [reader for reader in readers if not reader.is_empty]
     if not found:
         raise SourceError(f"{', '.join(names)}: empty: there are no columns")
@@ -157,10 +168,15 @@ def open_source(names: Sequence[str], options: Options | None = None) -> LoadSou
     return LoadSource(schema, sum(reader.size for reader in found), tuple(found))
 
 
-def _reader(formats: Any, file: File, options: Options) -> FileReader:
-    kind = options.format or format_of(file.path)
+def _reader(formats: Any, kind: str, file: File, options: Options) -> FileReader:
     delimiter = options.delimiter or delimiter_of(file.path)
     reader: FileReader = formats.reader_of(
-        kind, file.path, file.partition, delimiter, options.infer_types
+        kind,
+        file.path,
+        file.partition,
+        delimiter,
+        options.infer_types,
+        options.encoding,
+        options.whole_lines,
     )
     return reader

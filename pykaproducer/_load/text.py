@@ -1,155 +1,340 @@
-"""Readers of text: CSV and JSON Lines."""
+"""Readers of text: CSV and JSON Lines.
+
+Both are checked and cut into columns by the compiled scan (:mod:`pykaproducer._load._scan`), block
+by block. Nothing is converted: a CSV cell is text, a member of a JSON object a JSON text
+(:mod:`pykaproducer._load.json_text`). JSON Lines of which the whole row is sent are a single column
+``value``, the lines as they stand.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import io
+import itertools
+import json
+import lzma
 import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow
-from pyarrow import csv, types
-from pyarrow import json as arrow_json
+from pyarrow import compute
 
+from pykaproducer._load._scan import CsvScan, JsonScan, ScanError
+from pykaproducer._load.encoders import TEXT
 from pykaproducer._load.files import COMPRESSIONS, Partition, SourceError
-from pykaproducer._load.reader import FilePart, FileReader, Read
+from pykaproducer._load.json_text import JSON, fields_of, large_string, of_text
+from pykaproducer._load.reader import WHOLE, FilePart, FileReader, Read
+from pykaproducer._load.streams import (
+    Blocks,
+    Pipe,
+    Range,
+    check_encoding,
+    decoded,
+    decompressed,
+    is_pipe,
+)
 
-#: Bytes of text that are read at once; the maximum length of a CSV line.
-_BLOCK = 8 << 20
-#: Maximum length of a JSON line (bytes).
-_LONGEST_LINE = 128 << 20
+#: Maximum number of cells that are read at once, and of columns.
+_CELLS = 500_000
+_MOST_COLUMNS = 100_000
+
+#: The member that makes an object a message, and the column of lines as they stand.
+_VALUE = "value"
 
 
 class _Text(FileReader):
     """A text file, optionally compressed."""
 
+    #: Whether a carriage return alone ends a line.
+    carriage_returns = False
+
+    def __init__(self, path: str, partition: Partition, encoding: str) -> None:
+        self._encoding = encoding
+        self._is_utf8 = not check_encoding(encoding)
+        self._compression = COMPRESSIONS.get(os.path.splitext(path)[1].lower())
+        with self.errors():
+            self._pipe = Pipe(path) if is_pipe(path) else None
+        super().__init__(path, partition)
+
     @contextlib.contextmanager
-    def _opened(self) -> Iterator[tuple[Any, Any]]:
-        """Open the file. Yield the stream to read, and the file, whose position shows progress."""
+    def _opened(
+        self, part: FilePart = WHOLE, *, first: bool = False
+    ) -> Iterator[tuple[Blocks, Any]]:
+        """Open the file. Yield the blocks, and the file, whose position shows progress."""
         with contextlib.ExitStack() as stack:
-            file = stack.enter_context(pyarrow.OSFile(self.path))
-            name = COMPRESSIONS.get(os.path.splitext(self.path)[1].lower())
-            if name is None:
-                yield file, file
+            if self._pipe is None:
+                file: Any = io.FileIO(self.path)
             else:
-                yield stack.enter_context(pyarrow.CompressedInputStream(file, name)), file
+                file = self._pipe.first() if first else self._pipe.second()
+            stack.enter_context(file)
+            stream = file if part.stop is None and not part.start else Range(file, part)
+            stream = decoded(decompressed(stream, self._compression), self.path, self._encoding)
+            marks = self._is_utf8 and not part.start
+            try:
+                blocks = Blocks(
+                    stream,
+                    self.path,
+                    carriage_returns=self.carriage_returns,
+                    marks=marks,
+                    eager=self._pipe is not None,
+                )
+                yield blocks, file
+            except (EOFError, lzma.LZMAError) as error:
+                raise SourceError(f"{self.path}: {error}; {self.advice}") from None
+            except BaseException:
+                if first and self._pipe is not None:
+                    self._pipe.close()
+                raise
+
+    def _blocks(self, part: FilePart) -> Iterator[tuple[Blocks, int]]:
+        """Yield each block of *part*, and the position in the file after it."""
+        with self._opened(part) as (blocks, file):
+            while blocks.advance():
+                yield blocks, file.tell()
+            if file.tell() < (self.size if part.stop is None else min(part.stop, self.size)):
+                raise SourceError(f"{self.path}: became shorter while it was read")
+
+    @contextlib.contextmanager
+    def _scanning(self, part: FilePart = WHOLE) -> Iterator[None]:
+        """Convert errors of the scan."""
+        try:
+            yield
+        except ScanError as error:
+            line = error.line + 1 + self._lines_before(part.start)
+            raise SourceError(
+                f"{self.path}: line {line}, byte {error.byte + 1}: {error}; {self._remedy(error)}"
+            ) from None
+
+    def _lines_before(self, position: int) -> int:
+        if not position:
+            return 0
+        with open(self.path, "rb") as file:
+            count = 0
+            while position > 0 and (data := file.read(min(position, 1 << 20))):
+                count += data.count(b"\n")
+                position -= len(data)
+            return count + (data[-1:] != b"\n")
+
+    def _remedy(self, error: ScanError) -> str:
+        return self.advice
+
+
+def _batch(rows: int, names: Sequence[str], columns: Sequence[Any]) -> Any:
+    """Return columns as a batch, which without any has still its rows."""
+    if not names:
+        return pyarrow.RecordBatch.from_arrays([pyarrow.nulls(rows)], [""]).select([])
+    return pyarrow.RecordBatch.from_arrays(columns, names)
+
+
+def _at_once(columns: int) -> int:
+    return max(1, _CELLS // max(columns, 1))
 
 
 class CsvReader(_Text):
     """A CSV file whose first line contains the column names."""
 
-    advice = "repair the file, or set --format or --delimiter"
+    advice = "repair the file, or set --format, --delimiter or --encoding"
+    carriage_returns = True
 
     def __init__(
-        self, path: str, partition: Partition, delimiter: str = ",", infer_types: bool = False
+        self,
+        path: str,
+        partition: Partition,
+        encoding: str = "utf-8",
+        delimiter: str = ",",
+        infer_types: bool = False,
     ) -> None:
+        if delimiter in '"\r\n\0':
+            raise SourceError(f"{delimiter!r} cannot be the delimiter of CSV")
         self._delimiter = delimiter
         self._infer_types = infer_types
-        if infer_types:
-            self.advice += ", or omit --infer-types"
-        super().__init__(path, partition)
+        #: By the name of a column: what all its cells are, as a regular expression.
+        self._literals: dict[str, str] = {}
+        super().__init__(path, partition, encoding)
 
     def _read_schema(self) -> Any:
-        with self._opened() as (stream, _):
-            if not self.size or not stream.read(1):
-                return None
-        with self._opened() as (stream, _):
-            found = self._stream(stream, {}).schema
-        if self._infer_types:
-            return found
-        return pyarrow.schema([(name, pyarrow.string()) for name in found.names])
+        with self._opened(first=True) as (blocks, _), self._scanning():
+            names = self._names(blocks)
+            if names is not None and self._infer_types:
+                scan = CsvScan(self._delimiter, len(names), range(len(names)))
+                for _, columns in itertools.islice(self._rows(scan, blocks, len(names)), 1):
+                    self._literals = {
+                        name: literal
+                        for name, column in zip(names, columns, strict=True)
+                        for literal in _LITERALS
+                        if column.null_count < len(column) and not _others(column, literal)
+                    }
+        if names is None:
+            return None
+        kinds = [JSON if name in self._literals else TEXT for name in names]
+        return pyarrow.schema(list(zip(names, kinds, strict=True)))
+
+    def _names(self, blocks: Blocks) -> list[str] | None:
+        """Read the names of the columns, or return None if the file is empty."""
+        scan = CsvScan(self._delimiter)
+        while blocks.advance():
+            block = (blocks.buffer, blocks.start, blocks.end, 1, blocks.last)
+            if not scan.columns(*block)[1]:
+                continue
+            if scan.found > _MOST_COLUMNS:
+                break
+            scan = CsvScan(self._delimiter, scan.found, range(scan.found))
+            blocks.start, rows, columns = scan.columns(*block)
+            names = [large_string(rows, column)[0].as_py() or "" for column in columns]
+            if "" in names:
+                raise SourceError(
+                    f"{self.path}: line 1: column {names.index('') + 1} has no name; the first "
+                    f"line must contain the names of the columns"
+                )
+            return names
+        if scan.found > _MOST_COLUMNS:
+            raise SourceError(f"{self.path}: more than {_MOST_COLUMNS:,} columns; {self.advice}")
+        return None
 
     def _read(self, schema: Any, part: FilePart) -> Iterator[Read]:
-        # Columns have the types found by _read_schema(); _completed() casts them as required.
-        kinds = {each.name: each.type for each in self.schema}
-        wanted = [name for name in schema.names if name in kinds]
-        with self._opened() as (stream, file):
-            # At least one column is needed: without columns pyarrow returns no rows.
-            reader = self._stream(stream, kinds, wanted or self.schema.names[:1])
-            for batch in reader:
-                yield Read(batch, file.tell())
+        place = {name: place for place, name in enumerate(self.schema.names)}
+        names = [name for name in schema.names if name in place]
+        scan = CsvScan(self._delimiter, len(place), [place[name] for name in names])
+        row, header = 0, True
+        for blocks, position in self._blocks(part):
+            with self._scanning():
+                if header:
+                    header = not self._skip_header(scan, blocks, names)
+                for rows, columns in self._rows(scan, blocks, len(names)):
+                    found = [
+                        self._typed(column, name, row)
+                        for name, column in zip(names, columns, strict=True)
+                    ]
+                    yield Read(_batch(rows, names, found), position)
+                    row += rows
 
-    def _stream(self, stream: Any, kinds: dict[str, Any], wanted: Sequence[str] = ()) -> Any:
-        # A single thread is as fast, and errors name the row only then.
-        return csv.open_csv(
-            stream,
-            read_options=csv.ReadOptions(use_threads=False, block_size=_BLOCK),
-            parse_options=csv.ParseOptions(delimiter=self._delimiter, newlines_in_values=True),
-            convert_options=csv.ConvertOptions(
-                column_types=kinds,
-                include_columns=list(wanted),
-                strings_can_be_null=True,
-                quoted_strings_can_be_null=False,
-                **({} if self._infer_types else {"null_values": [""]}),
-            ),
-        )
+    def _skip_header(self, scan: CsvScan, blocks: Blocks, names: Sequence[str]) -> bool:
+        block = (blocks.buffer, blocks.start, blocks.end, 1, blocks.last)
+        blocks.start, rows, columns = scan.columns(*block)
+        if rows and names != [large_string(1, column)[0].as_py() for column in columns]:
+            raise SourceError(f"{self.path}: changed while it was read; load it again")
+        return bool(rows)
+
+    def _rows(self, scan: CsvScan, blocks: Blocks, count: int) -> Iterator[tuple[int, list[Any]]]:
+        """Yield the rows of a block as columns."""
+        while blocks.start < blocks.end:
+            blocks.start, rows, columns = scan.columns(
+                blocks.buffer, blocks.start, blocks.end, _at_once(count), blocks.last
+            )
+            if not rows:
+                return
+            yield rows, [large_string(rows, column) for column in columns]
+
+    def _typed(self, column: Any, name: str, row: int) -> Any:
+        literal = self._literals.get(name)
+        if literal is None:
+            return column
+        if others := _others(column, literal):
+            place = row + compute.index(column, others[0]).as_py()
+            raise SourceError(
+                f"{self.path}: row {place}, column {name}: {others[0].as_py()[:40]!r} is not "
+                f"{_LITERALS[literal]}, as in the first rows; {self.advice}, or omit --infer-types"
+            )
+        return of_text(column)
+
+
+#: Cells of CSV that are JSON as they stand.
+_LITERALS = {
+    r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?$": "a number",
+    r"^(true|false)$": "true or false",
+}
+
+
+def _others(column: Any, literal: str) -> Any:
+    """Return the cells that do not match."""
+    return column.filter(compute.invert(compute.match_substring_regex(column, literal)))
 
 
 class JsonLinesReader(_Text):
-    """A file with a JSON object in each line."""
+    """A file with a JSON object in each line.
+
+    With *whole_lines* the only column is ``value``, the lines as they stand, unless the objects
+    have a member of this name, which all must have then, or none.
+    """
 
     advice = "each line must be a JSON object (jq -c '.[]' converts an array)"
 
+    def __init__(
+        self, path: str, partition: Partition, encoding: str = "utf-8", whole_lines: bool = False
+    ) -> None:
+        self._wants_lines = whole_lines and _VALUE not in dict(partition)
+        #: Members to append to each line's object; None: lines are not read as they stand.
+        self._suffix: bytes | None = None
+        self._constants = dict(partition)
+        self._required: str | None = None
+        super().__init__(path, partition, encoding)
+
+    def parts(self, size: int) -> list[FilePart]:
+        """Return ranges of bytes, if lines can be found in the bytes of the file."""
+        if self._pipe is not None or self._compression is not None or not self._is_utf8:
+            return [WHOLE]
+        ends = [*range(size, self.size, size), None]
+        return [FilePart(start or 0, end) for start, end in itertools.pairwise([0, *ends])]
+
     def _read_schema(self) -> Any:
-        found: Any = None
-        row = 0
-        for block, _ in self._blocks():
-            with self.errors(row):
-                table = arrow_json.read_json(io.BytesIO(block), _read_options(block))
-                kinds = pyarrow.schema([(f.name, _without_times(f.type)) for f in table.schema])
-                pair = [kinds] if found is None else [found, kinds]
-                found = pyarrow.unify_schemas(pair, promote_options="permissive")
-            row += table.num_rows
-        return found
+        scan, rows = JsonScan(), 0
+        with self._opened(first=True) as (blocks, _), self._scanning():
+            while blocks.advance():
+                rows += scan.learn(blocks.buffer, blocks.start, blocks.end)
+                blocks.start = blocks.end
+                if rows and self._wants_lines and self._required is None:
+                    if _VALUE not in scan.tree():
+                        return self._whole_lines()
+                    self._required = _VALUE
+        if not rows:
+            return None
+        fields = fields_of(scan.tree(), nested_known=scan.nested)
+        if len(fields) > _MOST_COLUMNS:
+            raise SourceError(
+                f"{self.path}: more than {_MOST_COLUMNS:,} different members; they cannot be "
+                f"columns. Without --select, lines are sent as they stand"
+            )
+        return pyarrow.schema(fields)
+
+    def _whole_lines(self) -> Any:
+        members = json.dumps(self._constants, ensure_ascii=False, separators=(",", ":"))
+        self._suffix = members[1:-1].encode()
+        self.partition = ()
+        return pyarrow.schema([(_VALUE, TEXT)])
 
     def _read(self, schema: Any, part: FilePart) -> Iterator[Read]:
-        kinds = pyarrow.schema([each for each in self.schema if each.name in schema.names])
-        # At least one member is needed: without members pyarrow returns no rows.
-        kinds = kinds if kinds.names else pyarrow.schema([self.schema.field(0)])
-        options = arrow_json.ParseOptions(explicit_schema=kinds, unexpected_field_behavior="ignore")
-        row = 0
-        for block, position in self._blocks():
-            with self.errors(row):
-                table = arrow_json.read_json(io.BytesIO(block), _read_options(block), options)
-            for batch in table.combine_chunks().to_batches():
-                yield Read(batch, position)
-            row += table.num_rows
+        if self._suffix is not None:
+            yield from self._read_lines(part, self._suffix)
+            return
+        known = set(self.schema.names)
+        names = [name for name in schema.names if name in known]
+        scan = JsonScan(names, known=self.schema.names, required=self._required, strict=True)
+        for blocks, position in self._blocks(part):
+            with self._scanning(part):
+                while blocks.start < blocks.end:
+                    blocks.start, rows, columns = scan.columns(
+                        blocks.buffer, blocks.start, blocks.end, _at_once(len(names))
+                    )
+                    found = [of_text(large_string(rows, column)) for column in columns]
+                    yield Read(_batch(rows, names, found), position)
 
-    def _blocks(self) -> Iterator[tuple[bytes, int]]:
-        """Yield whole lines, some MiB at once, and the position in the file after them."""
-        with self._opened() as (stream, file):
-            parts: list[bytes] = []
-            size = 0
-            if (mark := stream.read(3)) != b"\xef\xbb\xbf":
-                parts.append(mark)
-            while data := stream.read(_BLOCK):
-                head, newline, rest = data.rpartition(b"\n")
-                size += len(data)
-                if not newline:
-                    parts.append(rest)
-                    if size > _LONGEST_LINE:
-                        raise SourceError(f"{self.path}: a line is too long; {self.advice}")
-                    continue
-                block = b"".join([*parts, head])
-                parts, size = [rest], len(rest)
-                if block.strip():
-                    yield block, file.tell()
-            block = b"".join(parts)
-            if block.strip():
-                yield block, self.size
+    def _read_lines(self, part: FilePart, suffix: bytes) -> Iterator[Read]:
+        scan = JsonScan(refused=[_VALUE, *self._constants])
+        for blocks, position in self._blocks(part):
+            with self._scanning(part):
+                rows, column = scan.lines(blocks.buffer, blocks.start, blocks.end, suffix)
+            blocks.start = blocks.end
+            yield Read(_batch(rows, [_VALUE], [large_string(rows, column)]), position)
 
-
-def _read_options(block: bytes) -> Any:
-    return arrow_json.ReadOptions(use_threads=False, block_size=len(block) + 1)
-
-
-def _without_times(kind: Any) -> Any:
-    """Replace times, which pyarrow infers from text in JSON, by text in a type."""
-    if types.is_timestamp(kind) or types.is_date(kind) or types.is_time(kind):
-        return pyarrow.string()
-    if types.is_list(kind):
-        return pyarrow.list_(_without_times(kind.value_type))
-    if types.is_struct(kind):
-        return pyarrow.struct([(each.name, _without_times(each.type)) for each in kind])
-    return kind
+    def _remedy(self, error: ScanError) -> str:
+        if error.member is None:
+            return self.advice
+        if error.member in self._constants:
+            return "its directory has it, too; rename one"
+        if error.member == _VALUE and (self._suffix is not None or self._required is not None):
+            return (
+                "without --select, either all lines have it (they are messages) or none (they are "
+                "values); use --select"
+            )
+        return "repair the line"

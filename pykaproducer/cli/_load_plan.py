@@ -32,7 +32,14 @@ def files_of(options: argparse.Namespace) -> LoadSource:
     """Open the files that are the source."""
     try:
         return open_source(
-            options.source, Options(options.format, options.delimiter, options.infer_types)
+            options.source,
+            Options(
+                options.format,
+                options.delimiter,
+                options.infer_types,
+                options.encoding,
+                whole_lines=options.select is None,
+            ),
         )
     except SourceError as error:
         raise UserError(str(error)) from None

@@ -57,7 +57,7 @@ the value is a JSON object of all columns:
   timestamp=created_at         a timestamp, a date, milliseconds, or one as text
   partition=shard topic=kind   the destination of each row (topic=, or -t)
 
-Text is UTF-8. A file that cannot be read to its end ends the load.
+Text is UTF-8, or --encoding. A file that cannot be read to its end ends the load.
 
 --rejects DIR keeps rows that cannot be encoded, or that the producer or a
 broker rejects. It keeps all columns that were read, and adds the reason as the
@@ -163,7 +163,13 @@ def _add_source(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--infer-types",
         action="store_true",
-        help="infer CSV column types from the first rows; without it all columns are text",
+        help="CSV columns that contain only numbers, or only true and false, in the first rows "
+        "are such in JSON; without it all columns are text",
+    )
+    parser.add_argument(
+        "--encoding",
+        default="utf-8",
+        help="encoding of CSV and JSON Lines: utf-8 (default), utf-16, latin-1, ...",
     )
 
 

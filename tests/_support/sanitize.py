@@ -43,7 +43,7 @@ OPTIONS = {
 def build(copy: Path) -> None:
     """Copy the sources to *copy* and build the sanitized kernel there."""
     shutil.rmtree(copy, ignore_errors=True)
-    ignored = shutil.ignore_patterns("*.so", "__pycache__", "_kernel.c")
+    ignored = shutil.ignore_patterns("*.so", "__pycache__", "_kernel.c", "_scan.c")
     for name in COPIED:
         if (ROOT / name).exists():
             shutil.copytree(ROOT / name, copy / name, ignore=ignored)

@@ -31,7 +31,7 @@ def main() -> int:
     arguments = parser.parse_args()
     copy = arguments.directory.resolve() / "thread-sanitized"
     shutil.rmtree(copy, ignore_errors=True)
-    ignored = shutil.ignore_patterns("*.so", "__pycache__", "_kernel.c")
+    ignored = shutil.ignore_patterns("*.so", "__pycache__", "_kernel.c", "_scan.c")
     for name in (*COPIED, "tools"):
         shutil.copytree(ROOT / name, copy / name, ignore=ignored)
     for name in FILES:
