@@ -126,7 +126,7 @@ _REASONS = {
     MEMBER_UNKNOWN: "the member {name!r} was not there before: the file has changed",
     MEMBER_MISSING: "the line has no member {name!r}",
     MEMBERS: "the line has more than {most:,} different members",
-    NUL: "a NUL byte",
+    NUL: "a NUL byte (--encoding reads UTF-16)",
     UNCLOSED: "a quotation mark opens here and is never closed",
     BEHIND_QUOTE: "text after the closing quotation mark of a cell",
     TOO_MANY: "the row has more cells than the header ({most:,})",

@@ -41,6 +41,9 @@ class JsonText(pyarrow.ExtensionType):  # type: ignore[misc]
     def __arrow_ext_deserialize__(cls, storage_type: Any, serialized: bytes) -> JsonText:
         return cls()
 
+    def __hash__(self) -> int:  # Arrow's types with parameters have none
+        return hash(JsonText)
+
     def __arrow_ext_scalar_class__(self) -> type[JsonTextScalar]:
         return JsonTextScalar
 

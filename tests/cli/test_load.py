@@ -126,7 +126,8 @@ def test_refused_rows_are_kept_and_can_be_loaded_again(
     assert "996 of 1,000 rows delivered" in said
     assert "rows are numbered from 0" in said
     assert "verified: 996 rows" in said
-    kept = parquet.read_table(rejects).sort_by("n").to_pylist()
+    kept = parquet.read_table(rejects).to_pylist()
+    kept.sort(key=lambda row: row["n"])
     assert [{**row, "pykaproducer_error": None} for row in kept] == [
         {**rows[n], "pykaproducer_error": None} for n in (10, 20, 30, 40)
     ]
