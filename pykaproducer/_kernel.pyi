@@ -683,6 +683,41 @@ def columns_of(
     partitions: Any = ...,
     timestamps_ms: Any = ...,
 ) -> Columns: ...
+@final
+class LineFormat:
+    #: The error of a line that is too long.
+    too_long: str
+    def __init__(
+        self,
+        delimiter: bytes,
+        *,
+        timestamp_separator: bytes | None = ...,
+        headers_separator: bytes | None = ...,
+        key_separator: bytes | None = ...,
+        null: bytes | None = ...,
+        headers: Sequence[tuple[str, bytes]] = ...,
+        partition: int | None = ...,
+        timestamp_ms: int | None = ...,
+        max_request_size: int,
+        buffer_memory: int,
+        room: int,
+    ) -> None: ...
+    def split(self, data: bytes, start: int, last: bool) -> Lines: ...
+
+@final
+class Lines:
+    #: May be set to None once the lines are sent.
+    columns: Columns | None
+    #: Where the lines are in the data.
+    start: int
+    end: int
+    #: Where to go on: after an invalid line, or at the end.
+    resume: int
+    #: Why that line is invalid.
+    error: str | None
+    def __len__(self) -> int: ...
+    def raw(self, first: int, last: int) -> bytes: ...
+
 def columns_of_arrow(data: Any) -> list[Columns]: ...
 def rows_checksum(data: Any) -> int: ...
 

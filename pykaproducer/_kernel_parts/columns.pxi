@@ -11,6 +11,11 @@ cdef enum CellKind:
     FIXED           # NumPy bytes, Arrow fixed_size_binary
     VIEWS           # Arrow binary_view and string_view
     DICTIONARY      # Arrow dictionary: indices into another column
+    SPANS           # parts of a bytes object (lines.pxi)
+
+cdef struct Span:               # a cell of kind SPANS
+    int64_t start
+    int64_t size                # -1: null
 
 cdef struct Cells:
     CellKind kind
@@ -84,6 +89,11 @@ cdef const uint8_t *rarer_cell(const Cells *cells, int64_t i, int64_t *size) noe
     """Return the address of a non-null cell of one of the less frequent kinds."""
     cdef int64_t start
     cdef const uint8_t *p
+    cdef const Span *span
+    if cells.kind == SPANS:
+        span = <const Span *>cells.offsets + i
+        size[0] = span.size
+        return cells.data + span.start
     if cells.kind == FIXED:
         p = cells.data + (i + cells.offset) * cells.stride
         start = cells.width
@@ -208,6 +218,7 @@ cdef class Columns:
     cdef Numbers partition, timestamp
     cdef list owners
     cdef list objects                   # tuples of bytes objects: the cells of kind OBJECTS
+    cdef bint in_objects                # all cells are in bytes objects, which are in `objects`
 
     def __cinit__(self):
         self.owners = []
@@ -227,7 +238,10 @@ def columns_of(values, keys=None, headers=None, partitions=None, timestamps_ms=N
     *values* and *keys* are sequences of bytes-like objects or None, or NumPy or Arrow arrays.
     *headers*: a sequence of lists of pairs. *partitions* and *timestamps_ms*: sequences or Arrow
     arrays of integers or None. Raises TypeError or ValueError, naming the column and the row.
+    *values* may also be the columns of :class:`Lines`, which have the other parts.
     """
+    if isinstance(values, Columns):
+        return values
     cdef Columns columns = Columns.__new__(Columns)
     cdef int64_t count = take_cells(columns, &columns.value, values, "values")
     columns.count = count

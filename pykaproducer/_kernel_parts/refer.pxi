@@ -3,6 +3,7 @@
 # They never change, so the rows of a block need not be copied. They point into the objects, which
 # the chunk keeps until the last of these rows is reported, or has been detached. Short ones are
 # copied all the same: an object takes more memory than its contents, which buffer_memory counts.
+# Lines are referred to in any case: many of them are in one object.
 #
 # Arrow arrays and NumPy arrays are copied. Their memory may change, or be the mapping of a file
 # that is truncated. A slice of an array keeps all of it, of unknown size. And when an array is
@@ -18,6 +19,8 @@ cdef int64_t _LEAST_OBJECT = 256
 cdef tuple objects_to_refer_to(Columns columns):
     """Return the objects of the keys, values and headers of *columns*; None: copy them."""
     cdef int64_t kinds = 0
+    if columns.in_objects:
+        return tuple(columns.objects)
     if columns.headers.there:
         return None
     for kind in (columns.key.kind, columns.value.kind, columns.encoded.kind):

@@ -41,9 +41,7 @@ from typing import Any, NamedTuple
 import pyarrow
 from pyarrow import types
 
-from pykaproducer._load import compute
-
-from pykaproducer._load import json_text
+from pykaproducer._load import compute, json_text
 from pykaproducer._load.json_text import is_json
 
 #: A ``pyarrow.Array``; pyarrow has no types.

@@ -15,54 +15,52 @@ from pykaproducer.errors import DeliveryError, Status
 class RejectsFile:
     """``--rejects FILE``, opened for appending so that the rejects of earlier runs are kept.
 
-    Callbacks and the main thread write to it; each write is atomic.
+    *delimiter* ends a line.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, delimiter: bytes = b"\n") -> None:
         self.name = name
+        self._delimiter = delimiter
         #: The error that made the file incomplete.
         self.error: OSError | None = None
         try:
             self._file: BinaryIO = open(name, "ab")  # noqa: SIM115 (closed by close())
-            self._begins_a_line = _ends_with_a_line(name)
+            self._begins_a_line = _ends_with(name, delimiter)
         except OSError as error:
             raise UserError(f"--rejects {name}: {error.strerror}") from None
-        self._lock = threading.Lock()
 
     def is_same_file(self, other: os.stat_result) -> bool:
         """Return whether *other* is this file; reading it while appending would never end."""
         ours = os.fstat(self._file.fileno())
         return stat.S_ISREG(ours.st_mode) and os.path.samestat(ours, other)
 
-    def write(self, data: bytes) -> None:
-        """Append *data*, unless an earlier write failed."""
-        with self._lock:
-            if self.error is not None:
-                return
-            try:
-                if not self._begins_a_line:
-                    self._file.write(b"\n")
-                    self._begins_a_line = True
-                self._file.write(data)
-            except OSError as error:
-                self.error = error
+    def write(self, data: bytes, *, continued: bool = False) -> None:
+        """Append *data*, unless an earlier write failed. *continued*: it is not a new line."""
+        if self.error is not None or not data:
+            return
+        try:
+            if not self._begins_a_line and not continued:
+                self._file.write(self._delimiter)
+            self._file.write(data)
+        except OSError as error:
+            self.error = error
+        self._begins_a_line = data.endswith(self._delimiter)
 
     def close(self) -> None:
         """Close the file."""
-        with self._lock:
-            try:
-                self._file.close()
-            except OSError as error:
-                self.error = self.error or error
+        try:
+            self._file.close()
+        except OSError as error:
+            self.error = self.error or error
 
 
-def _ends_with_a_line(name: str) -> bool:
+def _ends_with(name: str, delimiter: bytes) -> bool:
     """Return false if the file ends with an unterminated line, left by an earlier run."""
     if not os.path.isfile(name) or not os.path.getsize(name):
         return True
     with open(name, "rb") as file:
-        file.seek(-1, os.SEEK_END)
-        return file.read(1) == b"\n"
+        file.seek(-min(len(delimiter), os.path.getsize(name)), os.SEEK_END)
+        return file.read() == delimiter
 
 
 class FailureCounts:

@@ -1,46 +1,82 @@
-"""The sender of ``produce``: reads lines, sends them and records their outcomes.
+"""The sender of ``produce``: reads lines, sends them in blocks and records their outcomes.
 
 Every line that is read is either delivered or counted as a failure. A failed line is appended to
-the rejects file, if there is one, exactly as it was read. Rejects are in the order of the input,
-except that those of different partitions may be reordered.
+the rejects file, if there is one, exactly as it was read, in the order of the input.
+
+What was read of the input is kept, in order, until its outcome is known (``_Held``), and reading
+pauses while that is too much. So memory is bounded by ``buffer_memory``, however long a line is and
+however long a partition is unavailable. Only the main thread does all this.
 """
 
 from __future__ import annotations
 
 import collections
-import functools
+import contextlib
+import fcntl
+import itertools
+import operator
+import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pykaproducer._errors.formatting import format_partition_numbers
-from pykaproducer.cli._lines import Fragment, Lines, pieces, split
-from pykaproducer.cli._pace import GRACE, LOOK, wait_for_callbacks
+from pykaproducer._kernel import ROW_COST, LineFormat, Lines
+from pykaproducer.block import BlockDelivery, BlockMetadata
+from pykaproducer.cli._pace import GRACE, LOOK, settle
 from pykaproducer.cli._progress import Progress
 from pykaproducer.cli._rejects import FailureCounts, RejectsFile
 from pykaproducer.cli._signals import Signals
 from pykaproducer.cli.common import UserError, notify
-from pykaproducer.delivery import Delivery
 from pykaproducer.errors import (
     BufferFullError,
-    FlushTimeoutError,
-    MessageTooLargeError,
+    DeliveryFailures,
     MetadataTimeoutError,
+    OutcomeTimeoutError,
     PykaproducerError,
 )
 from pykaproducer.producer import Producer
 
+#: Maximum size of a read (bytes).
+_PIECE = 1 << 20
+#: The size of a pipe, unless it is changed (bytes).
+_PIPE = 1 << 16
+#: Part of ``buffer_memory`` that the lines of one block may take.
+_BLOCKS = 4
+#: The parts of a line other than key and value are shorter (bytes).
+_OTHER_PARTS = 4096
+#: Time for the last outcomes after the producer is closed (seconds).
+_REPORTING = 30.0
+
 
 @dataclass(frozen=True)
 class Envelope:
-    """Properties shared by all messages."""
+    """What all messages share, and the format of a line (see ``LineFormat``)."""
 
     topic: str
     partition: int | None = None
-    headers: list[tuple[str, bytes]] | None = None
-    #: Separator of key and value; None if the lines contain no keys.
-    separator: bytes | None = None
+    headers: tuple[tuple[str, bytes], ...] = ()
+    timestamp_ms: int | None = None
+    #: Ends a line; empty if each input is one message.
+    delimiter: bytes = b"\n"
+    timestamp_separator: bytes | None = None
+    headers_separator: bytes | None = None
+    key_separator: bytes | None = None
+    null: bytes | None = None
+
+
+class _Held(NamedTuple):
+    """A part of the input that is not settled, or that precedes one."""
+
+    #: None if the input is not sent.
+    block: BlockDelivery | None
+    #: What to append to the rejects of it: lines, or bytes in any case.
+    kept: Lines | bytes
+    #: Memory that it takes (bytes).
+    size: int
+    #: Whether it continues a line.
+    continued: bool = False
 
 
 class Sender:
@@ -55,28 +91,49 @@ class Sender:
     ) -> None:
         self.lines = self.size = 0
         self.failures = FailureCounts()
-        #: Delivered lines by partition. Written by callbacks only.
-        self.partitions: dict[int | None, int] = collections.defaultdict(int)
+        #: Delivered lines by partition.
+        self.partitions: dict[int, int] = collections.defaultdict(int)
         self.topic = envelope.topic
+        #: What is counted.
+        self.unit = "lines" if envelope.delimiter else "files"
         self._envelope = envelope
         self._signals = signals
         self._rejects = rejects
-        # Lines read but not sent. They follow all sent lines in the rejects file.
-        self._unsent: list[bytes] = []
-        # A last line without terminator, written last: data after it would become part of it.
-        self._unterminated = b""
+        self._held: collections.deque[_Held] = collections.deque()
+        self._held_size = 0
         self._broken: PykaproducerError | None = None
-        # send() blocks briefly, so that signals are noticed. Without max_block_ms the wait is
+        # send_many() blocks briefly, so that signals are noticed. Without max_block_ms the wait is
         # unlimited: the messages that fill the buffer have a delivery timeout.
         self._patience_ms: float = settings.get("max_block_ms", float("inf"))
         self._block_ms = min(self._patience_ms, LOOK * 1000)
         self.producer = Producer(**{**settings, "max_block_ms": self._block_ms})
-        self._longest = self.producer.config.max_request_size + len(envelope.separator or b"")
+        config = self.producer.config
+        self._piece = min(_PIECE, config.buffer_memory // _BLOCKS + 1)
+        self._longest = config.max_request_size + _OTHER_PARTS
+        # More than the buffer, which is full first unless a partition is slower than the others.
+        self._most_held = 2 * config.buffer_memory
+        #: In the rejects, what represents a message that is a whole file.
+        self._whole: bytes | None = None
+        #: Inside a line that is too long.
+        self._inside = False
+        self._format = LineFormat(
+            envelope.delimiter,
+            timestamp_separator=envelope.timestamp_separator,
+            headers_separator=envelope.headers_separator,
+            key_separator=envelope.key_separator,
+            null=envelope.null,
+            headers=envelope.headers,
+            partition=envelope.partition,
+            timestamp_ms=envelope.timestamp_ms,
+            max_request_size=config.max_request_size,
+            buffer_memory=config.buffer_memory,
+            room=config.buffer_memory // _BLOCKS,
+        )
 
     @property
     def delivered(self) -> int:
         """Number of delivered lines."""
-        return sum(list(self.partitions.values()))
+        return sum(self.partitions.values())
 
     @property
     def unaccounted(self) -> int:
@@ -105,164 +162,204 @@ class Sender:
                 f"{format_partition_numbers(max(there) + 1)}"
             )
 
-    def send_from(self, fd: int, shown: Progress, *, last: bool) -> None:
-        """Send every line of *fd*; *last* means that no other input follows."""
-        for item in split(self._read(fd, shown), self._longest):
-            if isinstance(item, Fragment):
-                self._keep_fragment(item)
-            else:
-                self._send(item, last)
+    # Reading --------------------------------------------------------------------------------------
 
-    def _read(self, fd: int, shown: Progress) -> Iterator[bytes]:
-        for piece in pieces(fd, self._signals):
-            self.size += len(piece)
-            shown.advance(len(piece))
-            yield piece
-            if self.stopped:
+    def send_from(self, fd: int, name: str, shown: Progress) -> None:
+        """Send every line of *fd*, or all of it as one message, to be kept by its *name*."""
+        end = self._envelope.delimiter[-1:]
+        self._whole = None if end else os.fsencode(name) + b"\n"
+        self._inside = False
+        parts: list[bytes] = []
+        size = 0
+        for piece in self._pieces(fd, shown):
+            parts.append(piece)
+            size += len(piece)
+            # Joined only if a line may end in this piece, or is too long.
+            if size > self._longest or (end and end in piece):
+                parts = [self._send(b"".join(parts))]
+                size = len(parts[0])
+                if self._inside and not end:
+                    return
+        if parts or not end:
+            self._send(b"".join(parts), last=True)
+
+    def _pieces(self, fd: int, shown: Progress) -> Iterator[bytes]:
+        """Yield data as it arrives, until the end of *fd* or until sending must stop."""
+        while not self.stopped:
+            if not self._signals.readable(fd, LOOK if self._held else None):
+                self._record()
+            elif piece := os.read(fd, self._piece):
+                if len(piece) == _PIPE:
+                    _enlarge(fd, self._piece)
+                self.size += len(piece)
+                shown.advance(len(piece))
+                yield piece
+            else:
                 return
 
-    def _send(self, item: Lines, last: bool) -> None:
-        self.lines += len(item.lines)
-        if self.stopped:
-            self._keep_unsent(item.lines, b"\n" if item.terminated else b"")
-            return
-        # The unterminated last line of a file gets a terminator if other files follow.
-        end, report = (b"", self._report_last) if last else (b"\n", self._report)
-        if item.terminated:
-            end, report = b"\n", self._report
-        topic, separator, send = self._envelope.topic, self._envelope.separator, self.producer.send
-        more = (self._envelope.headers, self._envelope.partition)
-        rest = iter(item.lines)
-        for line in rest:
-            key, value = None, line
-            if separator is not None:
-                before, found, after = line.partition(separator)
-                if found:
-                    key, value = before, after
+    def _send(self, data: bytes, *, last: bool = False) -> bytes:
+        """Send the lines of *data*, and return the beginning of one that is not complete."""
+        start = self._pass_over(data, 0, last) if self._inside else 0
+        while not self._inside:
+            lines = self._format.split(data, start, last)
+            if not self._admit(lines):
+                self._keep_unsent(data[start:])
+                return b""
+            start = lines.resume
+            if lines.error is not None:
+                self._refuse(lines.error, data[lines.end : start])
+            if start == len(data) or (not lines and lines.error is None):
+                break
+        if len(data) - start > self._longest:
+            self._refuse(self._format.too_long, b"")
+            self._inside = True
+            start = self._pass_over(data, start, last)
+        return data[start:]
+
+    def _pass_over(self, data: bytes, start: int, last: bool) -> int:
+        """Keep a line that is too long, which continues at *start*. Return where it ends."""
+        delimiter = self._envelope.delimiter
+        end = data.find(delimiter, start) if delimiter else -1
+        self._inside = end < 0
+        if end >= 0:
+            end += len(delimiter)
+        else:  # the delimiter may have begun
+            end = len(data) if last else max(start, len(data) - max(len(delimiter) - 1, 0))
+        if self._whole is None:
+            self._hold(None, data[start:end], continued=True)
+        return end
+
+    def _admit(self, lines: Lines) -> bool:
+        """Send *lines*. Return false if sending must stop and they were not sent."""
+        if not lines:
+            return not self.stopped
+        block, waited = None, 0.0
+        size = lines.end - lines.start + len(lines) * ROW_COST
+        while self._held and self._held_size + size > self._most_held and not self.stopped:
+            self._wait()
+        while not self.stopped:
             try:
-                send(topic, value, key, *more, on_delivery=report)
+                block = self.producer.send_many(self.topic, lines.columns)
+            except BufferFullError as error:
+                waited += self._block_ms
+                self._record()
+                if waited < self._patience_ms:
+                    continue
+                self.failures.add(error, len(lines))
             except PykaproducerError as error:
-                again = functools.partial(send, topic, value, key, *more, on_delivery=report)
-                if not self._insist(again, line + end, error):
-                    self._keep_unsent([line, *rest], end)
-                    return
-
-    def _insist(self, again: Callable[[], object], line: bytes, error: PykaproducerError) -> bool:
-        """Retry a line that was not accepted, as long as a retry may help.
-
-        Return false if sending must stop and this line was not sent.
-        """
-        waited = 0.0
-        while isinstance(error, BufferFullError):
-            if self.stopped:
+                self._broken = error
                 return False
-            waited += self._block_ms
-            if waited >= self._patience_ms:
-                self._fail(error, line)
-                return True
-            try:
-                again()
-                return True
-            except PykaproducerError as another:
-                error = another
-        if not isinstance(error, MessageTooLargeError):
-            self._broken = error
-            return False
-        self.failures.add(error)
-        self._keep_in_order(line)
-        return True
+            self.lines += len(lines)
+            lines.columns = None  # not needed any more
+            kept = lines if block is not None else lines.raw(0, len(lines))
+            self._hold(block, self._whole or kept, size)
+            self._record()
+            return True
+        return False
 
-    # Undelivered lines ----------------------------------------------------------------------------
+    # Outcomes -------------------------------------------------------------------------------------
 
-    def _report(self, error: BaseException | None, delivery: Delivery) -> None:
-        if error is None:
-            self.partitions[delivery.partition] += 1
-        else:
-            self._fail(error, self._line_of(delivery) + b"\n")
-
-    def _report_last(self, error: BaseException | None, delivery: Delivery) -> None:
-        if error is None:
-            self.partitions[delivery.partition] += 1
-        else:
-            self._unterminated = self._line_of(delivery)
-            self.failures.add(error)
-
-    def _line_of(self, delivery: Delivery) -> bytes:
-        """Return the line that a message was made of, without its terminator."""
-        value = delivery.value or b""
-        if delivery.key is None or self._envelope.separator is None:
-            return value
-        return delivery.key + self._envelope.separator + value
-
-    def _fail(self, error: BaseException, line: bytes) -> None:
-        if self._rejects is not None:
-            self._rejects.write(line)
-        self.failures.add(error)
-
-    def _keep_fragment(self, item: Fragment) -> None:
-        if item.first:
-            self.lines += 1
-            self.failures.add(
-                MessageTooLargeError(
-                    f"topic {self._envelope.topic!r}: a line is longer than max_request_size, "
-                    f"which is {self.producer.config.max_request_size}"
-                )
-            )
-        self._keep_in_order(item.data)
-
-    def _keep_in_order(self, data: bytes) -> None:
-        """Append *data* to the rejects, after the rejects among all previous lines."""
+    def _hold(
+        self,
+        block: BlockDelivery | None,
+        kept: Lines | bytes,
+        size: int = 0,
+        *,
+        continued: bool = False,
+    ) -> None:
+        """Append a part of the input to those whose outcomes are awaited."""
         if self._rejects is None:
-            return
-        if self._settled():
-            self._rejects.write(data)
-        else:
-            self._unsent.append(data)
+            kept = b""
+        if block is not None or kept:
+            size = size or len(kept) + ROW_COST
+            self._held.append(_Held(block, kept, size, continued))
+            self._held_size += size
 
-    def _keep_unsent(self, lines: list[bytes], end: bytes) -> None:
-        """Record *lines* that were read but are not sent because sending has stopped."""
-        self.failures.add(str(self._broken or "read, but not sent"), len(lines))
-        if self._rejects is not None:
-            self._unsent.append(b"\n".join(lines) + end)
+    def _refuse(self, why: str, data: bytes) -> None:
+        """Count a line that cannot be sent, and keep it."""
+        self.lines += 1
+        self.failures.add(why)
+        self._hold(None, self._whole or data)
+
+    def _keep_unsent(self, data: bytes) -> None:
+        """Count and keep lines that were read but are not sent, because sending has stopped."""
+        if not data:
+            return
+        count = 1
+        if self._whole is None:
+            lines = data.split(self._envelope.delimiter)
+            count = len(lines) - (not lines[-1])
+        self.lines += count
+        self.failures.add(str(self._broken or "read, but not sent"), count)
+        self._hold(None, self._whole or data)
+
+    def _wait(self) -> None:
+        """Wait briefly for the oldest outcomes."""
+        self._record()
+        if self._held:
+            block = self._held[0].block
+            assert block is not None, "otherwise it has been recorded"
+            with contextlib.suppress(OutcomeTimeoutError):
+                block.outcome(LOOK)
+            self._record()
+
+    def _record(self) -> None:
+        """Record the outcomes that are known, up to the first one that is not."""
+        while self._held:
+            block, kept, size, continued = self._held[0]
+            if block is None:
+                assert self._rejects is not None, "it keeps nothing else"
+                assert isinstance(kept, bytes), "lines belong to a block"
+                self._rejects.write(kept, continued=continued)
+            elif not block.done():
+                return
+            else:
+                self._count(block.outcome(0), kept)
+            self._held.popleft()
+            self._held_size -= size
+
+    def _count(self, outcome: BlockMetadata, kept: Lines | bytes) -> None:
+        """Count the outcomes of a block, and keep its failed lines."""
+        for place, delivered in outcome.delivered.items():
+            self.partitions[place.partition] += delivered.rows
+        for error, failed in itertools.groupby(outcome.failed, operator.itemgetter(1)):
+            rows = [row for row, _ in failed]
+            self.failures.add(error, len(rows))
+            if self._rejects is not None:
+                for row in rows:
+                    self._rejects.write(kept if isinstance(kept, bytes) else kept.raw(row, row + 1))
 
     # Completion -----------------------------------------------------------------------------------
 
     def settle(self, shown: Progress) -> None:
         """Wait for all outcomes, or for a few seconds after a signal."""
-        if not self._settled(shown):
-            self._settle_soon()
 
-    def close(self) -> None:
-        """Abandon pending messages, and write the remaining rejects."""
-        self.producer.close(timeout=0)
-        wait_for_callbacks(lambda: not self.unaccounted)
-        if self._rejects is not None:
-            for data in (*self._unsent, self._unterminated):
-                self._rejects.write(data)
-            self._rejects.close()
+        def poll() -> None:
+            self._record()
+            shown.waiting(self.unaccounted)
 
-    def _settled(self, shown: Progress | None = None) -> bool:
-        """Wait for all outcomes. Return false if a signal arrives first."""
-        while not self._signals.count:
-            try:
-                self.producer.flush(LOOK)
-            except FlushTimeoutError as error:
-                if shown is not None:
-                    shown.waiting(error.pending)
-            else:
-                return True
-        return False
+        # Failures are raised when there are no more outcomes to wait for.
+        with contextlib.suppress(DeliveryFailures):
+            settle(self.producer, self._signals, self._announce_end, poll)
+        self._record()
 
-    def _settle_soon(self) -> None:
-        """Wait for all outcomes after a signal, until a timeout or another signal."""
+    def _announce_end(self) -> None:
         notify(
             f"stopping: waiting up to {GRACE:.0f} s for {self.unaccounted:,} pending lines; "
             f"interrupt again to abandon them"
         )
-        count, deadline = self._signals.count, time.monotonic() + GRACE
-        while self._signals.count == count and time.monotonic() < deadline:
-            try:
-                self.producer.flush(LOOK)
-            except FlushTimeoutError:
-                continue
-            return
+
+    def close(self) -> None:
+        """Abandon pending messages, and write the remaining rejects."""
+        self.producer.close(timeout=0)
+        end = time.monotonic() + _REPORTING
+        while self._held and time.monotonic() < end:
+            self._wait()
+        if self._rejects is not None:
+            self._rejects.close()
+
+
+def _enlarge(pipe: int, size: int) -> None:
+    """Let a pipe that was full hold as much as is read at a time, where that is possible."""
+    with contextlib.suppress(AttributeError, OSError):
+        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, size)

@@ -60,19 +60,19 @@ class Signals:
         self._woken, self._wake = os.pipe()
         os.set_blocking(self._wake, False)
 
-    def readable(self, fd: int) -> bool:
-        """Wait until *fd* is readable. Return false if a signal arrives first.
+    def readable(self, fd: int, timeout: float | None = None) -> bool:
+        """Wait until *fd* is readable. Return false if a signal arrives or *timeout* ends first.
 
         1. No signal is counted yet. 2. A signal arrives; Python notes it and defers the handler to
         the next bytecode. 3. This thread blocks in select(), so the handler does not run. A wake-up
         pipe, to which Python writes at 2, ends select().
         """
         while not self.count:
-            ready = select.select([fd, self._woken], [], [])[0]
+            ready = select.select([fd, self._woken], [], [], timeout)[0]
             if self._woken in ready:
                 os.read(self._woken, 512)  # the handler has run by the time this returns
-            elif fd in ready:
-                return True
+            else:
+                return fd in ready
         return False
 
     def _came(self, number: int, frame: FrameType | None) -> None:

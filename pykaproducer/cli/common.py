@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import logging
 import os
+import re
 import sys
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import Any
@@ -128,6 +129,30 @@ def add_headers(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="add a header to every message; may be repeated",
     )
+
+
+#: An escape sequence in a separator, and what some of them mean.
+_ESCAPE = re.compile(rb"\\(x[0-9a-fA-F]{2}|.?)", re.DOTALL)
+_ESCAPES = {b"0": b"\0", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"\\": b"\\"}
+
+
+def separator_of(option: str, text: str) -> bytes:
+    r"""Return the bytes of a separator; ``\0 \n \r \t \\`` and ``\xHH`` are escape sequences."""
+
+    def meaning(found: re.Match[bytes]) -> bytes:
+        name = found[1]
+        if len(name) == 3:
+            return bytes.fromhex(name[1:].decode())
+        if name not in _ESCAPES:
+            raise UserError(
+                rf"{option} {text}: \{os.fsdecode(name)} is not an escape sequence; there are "
+                r"\0, \n, \r, \t, \xHH, and \\ for a backslash"
+            )
+        return _ESCAPES[name]
+
+    if not text:
+        raise UserError(f"{option}: must not be empty")
+    return _ESCAPE.sub(meaning, os.fsencode(text))
 
 
 def refuse_odd_topic(option: str, name: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import random
 import signal
 import string
@@ -31,6 +30,7 @@ from pykaproducer.cli.common import (
     parser_like,
     rate_of,
     refuse_odd_topic,
+    separator_of,
     servers_text,
     settings_from,
 )
@@ -40,8 +40,6 @@ from pykaproducer.producer import Producer
 #: Limits of the generated payloads: total bytes and count.
 _PAYLOAD_BYTES = 8 << 20
 _PAYLOADS = 1000
-#: Escape sequences accepted in --payload-delimiter.
-_ESCAPES = {"\\n": "\n", "\\r": "\r", "\\t": "\t", "\\0": "\0"}
 
 _EXAMPLES = """\
 examples:
@@ -224,11 +222,7 @@ def _payloads(options: argparse.Namespace) -> list[bytes]:
 
 def _payloads_of(name: str, delimiter: str) -> list[bytes]:
     """Return the values in a file. A trailing delimiter does not start another value."""
-    for escape, letter in _ESCAPES.items():
-        delimiter = delimiter.replace(escape, letter)
-    if not delimiter:
-        raise UserError("--payload-delimiter: must not be empty")
-    between = os.fsencode(delimiter)
+    between = separator_of("--payload-delimiter", delimiter)
     try:
         values = Path(name).read_bytes().removesuffix(between).split(between)
     except (OSError, ValueError) as error:

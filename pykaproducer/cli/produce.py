@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import datetime
 import errno
 import os
 import signal
@@ -30,6 +31,7 @@ from pykaproducer.cli.common import (
     notify,
     number_from,
     parser_like,
+    separator_of,
     servers_text,
     settings_from,
 )
@@ -46,16 +48,27 @@ examples:
   pykaproducer produce -t events *.log \\
       --bootstrap-servers kafka-1:9092,kafka-2:9092
   zcat old.gz | pykaproducer produce -t events -X compression_type=lz4
+  tail -f access.log | pykaproducer produce -t events
+                                        each line as soon as it is written
   echo "user-17:logged in" | pykaproducer produce -t events --key-separator :
+  printf 'trace:7\\tuser-17\\tNULL\\n' | pykaproducer produce -t events \\
+      --headers-separator '\\t' --key-separator '\\t' --null NULL
+                                        a tombstone with a key and a header
+  find /etc -print0 | pykaproducer produce -t files --delimiter '\\0'
+  pykaproducer produce -t documents --file-as-message *.json
+  pykaproducer produce -t events --timestamp 2026-03-01T12:00Z march.log
   pykaproducer produce -t events --config client.properties \\
       -X sasl_plain_password@/run/secrets/kafka access.log
   pykaproducer produce -t events --header source=import --rejects lost data.csv
                                         append undelivered lines to the file
                                         lost, from which they can be sent again
 
+A line is TIMESTAMP HEADERS KEY VALUE, of which only those parts exist whose
+separators are given. A part whose separator is not in the line is missing.
 Only the line terminator, one \\n, is removed: CRLF keeps its \\r, an empty line
 is an empty message, and the bytes need not be UTF-8. The maximum message size
-is max_request_size (1 MiB).
+is max_request_size (1 MiB). Separators may contain \\0, \\n, \\r, \\t, \\xHH, and
+\\\\ for a backslash.
 
 exit status:
   0  every line was delivered
@@ -79,20 +92,55 @@ def add_parser(commands: Any) -> None:
         "files", nargs="*", metavar="FILE", help="input files; - or none means standard input"
     )
     add_servers(parser)
+    lines = parser.add_mutually_exclusive_group()
+    lines.add_argument(
+        "--delimiter",
+        default="\\n",
+        metavar="TEXT",
+        help="what ends a line, in place of a newline",
+    )
+    lines.add_argument(
+        "--file-as-message", action="store_true", help="send each file as a single message"
+    )
     parser.add_argument(
         "--key-separator",
         metavar="SEP",
         help="use the text before the first SEP of a line as the key; a line without SEP has no "
         "key",
     )
+    parser.add_argument(
+        "--headers-separator",
+        metavar="SEP",
+        help="use the text before the first SEP of a line, NAME:VALUE,NAME:VALUE, as headers",
+    )
+    parser.add_argument(
+        "--timestamp-separator",
+        metavar="SEP",
+        help="use the number before the first SEP of a line, in milliseconds since the epoch, as "
+        "the timestamp",
+    )
+    parser.add_argument(
+        "--null",
+        metavar="VALUE",
+        help="send null for a value, key or header value equal to VALUE; a null value is a "
+        "tombstone",
+    )
     add_headers(parser)
+    parser.add_argument(
+        "--timestamp",
+        metavar="TIME",
+        type=_milliseconds,
+        help="timestamp of each message without one, in ISO 8601 or in milliseconds since the "
+        "epoch (default: the current time)",
+    )
     parser.add_argument(
         "--partition", type=number_from(0), metavar="N", help="partition (default: by key)"
     )
     parser.add_argument(
         "--rejects",
         metavar="FILE",
-        help="append lines that were not delivered to FILE",
+        help="append lines that were not delivered to FILE; with --file-as-message, the names of "
+        "such files",
     )
     add_stats_socket(parser)
     add_settings(parser)
@@ -104,7 +152,9 @@ def run(options: argparse.Namespace) -> int:
     settings = with_stats_socket(options, settings_from(options))
     envelope = _envelope_of(options)
     inputs = [_Input(name) for name in options.files or [_STDIN]]
-    rejects = None if options.rejects is None else RejectsFile(options.rejects)
+    rejects = None
+    if options.rejects is not None:
+        rejects = RejectsFile(options.rejects, envelope.delimiter or b"\n")
     try:
         if rejects is not None:
             _check_apart(inputs, rejects)
@@ -112,6 +162,19 @@ def run(options: argparse.Namespace) -> int:
     finally:
         if rejects is not None:
             rejects.close()
+
+
+def _milliseconds(text: str) -> int:
+    """Parse a time (an argparse type). ISO 8601 without an offset is local time."""
+    try:
+        if text.isdecimal():
+            return number_from(0, 2**62)(text)
+        time_of_day = datetime.datetime.fromisoformat(text).astimezone()
+        return number_from(0, 2**62)(str(round(time_of_day.timestamp() * 1000)))
+    except (ValueError, OverflowError):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is neither a time as 2026-03-01T12:00:00Z nor milliseconds since the epoch"
+        ) from None
 
 
 class _Input:
@@ -158,14 +221,22 @@ def _stdin() -> int:
 
 
 def _envelope_of(options: argparse.Namespace) -> Envelope:
-    separator = options.key_separator
-    if separator == "":
-        raise UserError("--key-separator: must not be empty")
+    def separator(name: str) -> bytes | None:
+        text = getattr(options, f"{name}_separator")
+        return None if text is None else separator_of(f"--{name}-separator", text)
+
     return Envelope(
         topic=options.topic,
         partition=options.partition,
-        headers=[header_of(text) for text in options.headers] or None,
-        separator=None if separator is None else os.fsencode(separator),
+        headers=tuple(header_of(text) for text in options.headers),
+        timestamp_ms=options.timestamp,
+        delimiter=b""
+        if options.file_as_message
+        else separator_of("--delimiter", options.delimiter),
+        timestamp_separator=separator("timestamp"),
+        headers_separator=separator("headers"),
+        key_separator=separator("key"),
+        null=None if options.null is None else os.fsencode(options.null),
     )
 
 
@@ -205,14 +276,14 @@ def _produce(
 def _send_all(inputs: Sequence[_Input], sender: Sender, shown: Progress) -> list[str]:
     """Send the lines of all inputs. Return an error message for each that could not be read."""
     problems = []
-    for place, each in enumerate(inputs, 1):
+    for each in inputs:
         if sender.stopped:
             break
         if each.is_terminal:
             notify("each line that you type is sent as a message; press Ctrl-D to finish")
         try:
             with each.opened() as fd:
-                sender.send_from(fd, shown, last=place == len(inputs))
+                sender.send_from(fd, each.name, shown)
         except OSError as error:
             problems.append(f"{each.name}: {error.strerror}: only a part of it was read")
     return problems
@@ -228,20 +299,20 @@ def _progress(topic: str, inputs: Sequence[_Input]) -> contextlib.AbstractContex
 
 def _summary(sender: Sender, seconds: float) -> Iterator[str]:
     """Yield the lines of the summary."""
-    config, delivered = sender.producer.config, sender.delivered
+    config, delivered, unit = sender.producer.config, sender.delivered, sender.unit
     rate = delivered / seconds if seconds else 0.0
     yield (
-        f"{delivered:,} of {sender.lines:,} lines delivered to {sender.topic} at "
+        f"{delivered:,} of {sender.lines:,} {unit} delivered to {sender.topic} at "
         f"{servers_text(config.bootstrap_servers)}; {human_bytes(sender.size)} read, "
-        f"{seconds:.2f} s, {rate:,.0f} lines/s"
+        f"{seconds:.2f} s, {rate:,.0f} {unit}/s"
     )
     if config.acks == 0 and delivered:
         yield "  acks=0: delivered means sent; brokers have confirmed nothing"
     if delivered:
-        shown = sorted((p, n) for p, n in sender.partitions.items() if p is not None)
+        shown = sorted(sender.partitions.items())
         counts = ", ".join(f"{partition}: {count:,}" for partition, count in shown[:_PARTITIONS])
         more = f", and {len(shown) - _PARTITIONS} more" if len(shown) > _PARTITIONS else ""
-        yield f"  lines by partition: {counts}{more}"
+        yield f"  {unit} by partition: {counts}{more}"
     for text, count in sender.failures.by_kind():
         yield f"  {count:,} failed: {text}"
     if sender.failures.ambiguous:
@@ -255,9 +326,10 @@ def _summary(sender: Sender, seconds: float) -> Iterator[str]:
 
 def _kept(sender: Sender, rejects: RejectsFile | None) -> Iterator[str]:
     """Report where the lines that were not delivered are kept."""
+    unit = sender.unit if sender.unit == "lines" else "names"
     if rejects is not None and rejects.error is not None:
-        yield f"  not all of these lines are in {rejects.name}: {rejects.error.strerror}"
+        yield f"  not all of these {unit} are in {rejects.name}: {rejects.error.strerror}"
     elif rejects is not None and sender.failures.total:
-        yield f"  these lines are in {rejects.name}"
+        yield f"  these {unit} are in {rejects.name}"
     elif sender.failures.total:
-        yield "  these lines were not kept; use --rejects FILE to keep them"
+        yield f"  these {unit} were not kept; use --rejects FILE to keep them"

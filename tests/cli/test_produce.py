@@ -7,10 +7,13 @@ import pathlib
 import random
 import subprocess
 import threading
+from collections.abc import Iterator
 
 import pytest
 
-from pykaproducer.testing import KafkaCluster
+from pykaproducer import Producer
+from pykaproducer.testing import KafkaCluster, ScriptedCluster
+from pykaproducer.testing.scripted import LoggedRecord, Refuse
 from tests._support.consumer import consume
 
 from .helper import NOWHERE, PATIENCE, command, end_of, run
@@ -140,6 +143,101 @@ def test_a_bar_on_a_terminal(cluster: KafkaCluster, topic: str, tmp_path: pathli
     assert b"100,000 of 100,000 lines delivered" in shown
 
 
+# The parts of a line ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedCluster]:
+    """Yield a cluster with the topic t, to which the command connects."""
+    with ScriptedCluster(topics={"t": 1}) as made:
+        monkeypatch.setattr(Producer, "_network_type", staticmethod(lambda _config: made.network))
+        yield made
+
+
+def sent(cluster: ScriptedCluster, *arguments: str, data: bytes = b"") -> list[LoggedRecord]:
+    """Return the messages of a command that delivers everything."""
+    done = run("produce", "-t", "t", "-b", cluster.bootstrap_servers, *arguments, data=data)
+    assert done.returncode == 0, done.stderr.decode()
+    return cluster.log("t")
+
+
+def test_tombstones_headers_and_timestamps_in_the_lines(scripted: ScriptedCluster) -> None:
+    """In the order in which Kafka's console consumer prints them."""
+    records = sent(
+        scripted,
+        *("--timestamp-separator", "|||", "--headers-separator", r"\t", "--key-separator", r"\x09"),
+        *("--null", "NULL", "--header", "all=1", "--timestamp", "1970-01-01T00:00:05.001Z"),
+        data=b"7|||a:b,c:NULL\tkey\tvalue\n\tNULL\tNULL\n8|||value\nNULL",
+    )
+    always = ("all", b"1")
+    assert [(r.key, r.value, r.headers, r.timestamp) for r in records] == [
+        (b"key", b"value", (always, ("a", b"b"), ("c", None)), 7),
+        (None, None, (always,), 5001),
+        (None, b"value", (always,), 8),
+        (None, None, (always,), 5001),
+    ]
+
+
+@pytest.mark.parametrize("delimiter", [r"\0", r"\r\n", "aab"])
+@pytest.mark.parametrize("last", [True, False])
+def test_any_delimiter_also_across_reads(
+    delimiter: str, last: bool, scripted: ScriptedCluster
+) -> None:
+    lines = [b"aa" * (number % 7) + b"\n-" * (number % 5) + b"%d" % number for number in range(900)]
+    end = {r"\0": b"\0", r"\r\n": b"\r\n"}.get(delimiter, delimiter.encode())
+    data = end.join([*lines, b""] if last else lines)
+    # A quarter of the buffer is read at a time.
+    records = sent(
+        scripted,
+        f"--delimiter={delimiter}",
+        "-X",
+        "buffer_memory=1000",
+        "-X",
+        "linger_ms=0",
+        data=data,
+    )
+    assert [record.value for record in records] == lines
+
+
+def test_files_as_messages(scripted: ScriptedCluster, tmp_path: pathlib.Path) -> None:
+    contents = {"a": b"one\n\ntwo", "empty": b"", "b\n": b"\0" * 2_000_000, "c": b"key:end\n"}
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
+    rejects = tmp_path / "rejects"
+    names = [str(tmp_path / name) for name in contents]
+    done = run(
+        *("produce", "-t", "t", "-b", scripted.bootstrap_servers, "--file-as-message"),
+        *("--key-separator", ":", "--rejects", str(rejects), *names, "-"),
+        data=b"from a pipe\n",
+    )
+    assert done.returncode == 1
+    assert [(record.key, record.value) for record in scripted.log("t")] == [
+        (None, b"one\n\ntwo"),
+        (None, b""),
+        (b"key", b"end\n"),
+        (None, b"from a pipe\n"),
+    ]
+    assert b"4 of 5 files delivered" in done.stderr
+    assert b"a file is too long: max_request_size is 1048576" in done.stderr
+    assert rejects.read_bytes() == names[2].encode() + b"\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["--delimiter", ""], "--delimiter: must not be empty"),
+        (["--key-separator", r"a\q"], r"\q is not an escape sequence"),
+        (["--headers-separator", "\\"], "is not an escape sequence"),
+        (["--timestamp", "tomorrow"], "'tomorrow' is neither a time"),
+        (["--timestamp", "-1"], "'-1' is neither a time"),
+        (["--delimiter", ",", "--file-as-message"], "not allowed with"),
+    ],
+)
+def test_options_without_a_meaning(arguments: list[str], why: str) -> None:
+    done = run("produce", "-t", "t", "-b", NOWHERE, *arguments, data=b"a\n")
+    assert (done.returncode, why in done.stderr.decode()) == (2, True), done.stderr.decode()
+
+
 # Undelivered lines --------------------------------------------------------------------------------
 
 
@@ -218,6 +316,39 @@ def test_a_line_longer_than_memory_passes_through(tmp_path: pathlib.Path) -> Non
     assert kept == size
     assert process.returncode == 1, err.decode()
     assert b"0 of 1 lines delivered" in err
+
+
+def test_lines_that_cannot_be_sent_are_kept_in_their_places(
+    scripted: ScriptedCluster, tmp_path: pathlib.Path
+) -> None:
+    lines = [
+        *(b"1|a:b;fine", b"x|a:b;no number", b"2|ab;no header", b"3|\xff:b;no text", b"4|;fine"),
+        *(b"5|a:b;" + b"x" * 2000, b"6|no headers", b"refused", b"x|a:b;no number"),
+    ]
+    data = b"::".join(lines)
+    scripted.always("produce", Refuse(87))
+    arguments = ["-t", "t", "-b", scripted.bootstrap_servers, "--delimiter", "::"]
+    kept, told = reject(
+        tmp_path,
+        data,
+        *(*arguments, "--timestamp-separator", "|", "--headers-separator", ";"),
+        *("-X", "max_request_size=1000"),
+    )
+    assert kept == data
+    assert b"2 failed: a timestamp is not a number of milliseconds" in told
+
+
+def test_rejects_of_several_partitions_are_in_order(
+    scripted: ScriptedCluster, tmp_path: pathlib.Path
+) -> None:
+    """Partitions fail at different times; the lines of one wait for those before them."""
+    scripted.add_topic("several", 3)
+    data = b"".join(b"%d:%d\n" % (number % 7, number) for number in range(3000))
+    scripted.always("produce", Refuse(87))
+    arguments = ["-t", "several", "-b", scripted.bootstrap_servers, "--key-separator", ":"]
+    kept, told = reject(tmp_path, data, *arguments, "-X", "batch_size=100")
+    assert kept == data
+    assert b"0 of 3,000 lines delivered" in told
 
 
 def test_rejects_that_cannot_be_kept_are_told_of() -> None:
