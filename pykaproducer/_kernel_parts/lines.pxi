@@ -75,7 +75,7 @@ cdef class LineFormat:
             else checked_int(partition, "partition", 0, _MOST_PARTITION)
         self.timestamp = -1 if timestamp_ms is None \
             else checked_int(timestamp_ms, "timestamp_ms", 0, _MOST_TIMESTAMP)
-        self.room = room
+        self.room = max(room, 0)
         self.longest = min(max_request_size - _HEADER - _RECORD, buffer_memory - _ROW_COST)
         self.too_long = (f"max_request_size is {max_request_size}"
                          if self.longest < buffer_memory - _ROW_COST

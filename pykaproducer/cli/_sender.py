@@ -3,9 +3,9 @@
 Every line that is read is either delivered or counted as a failure. A failed line is appended to
 the rejects file, if there is one, exactly as it was read, in the order of the input.
 
-What was read of the input is kept, in order, until its outcome is known (``_Held``), and reading
-pauses while that is too much. So memory is bounded by ``buffer_memory``, however long a line is and
-however long a partition is unavailable. Only the main thread does all this.
+The input is kept, in order, until its outcome is known (``_Held``), and reading pauses while it
+takes twice ``buffer_memory``. So memory is bounded, however long a line is and however long a
+partition is unavailable. Everything here runs on the main thread.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _REPORTING = 30.0
 
 @dataclass(frozen=True)
 class Envelope:
-    """What all messages share, and the format of a line (see ``LineFormat``)."""
+    """Properties shared by all messages, and the format of a line (see ``LineFormat``)."""
 
     topic: str
     partition: int | None = None
@@ -71,7 +71,7 @@ class _Held(NamedTuple):
 
     #: None if the input is not sent.
     block: BlockDelivery | None
-    #: What to append to the rejects of it: lines, or bytes in any case.
+    #: For the rejects: the lines of the block, or bytes to append to them.
     kept: Lines | bytes
     #: Memory that it takes (bytes).
     size: int
@@ -94,7 +94,7 @@ class Sender:
         #: Delivered lines by partition.
         self.partitions: dict[int, int] = collections.defaultdict(int)
         self.topic = envelope.topic
-        #: What is counted.
+        #: The things that are counted.
         self.unit = "lines" if envelope.delimiter else "files"
         self._envelope = envelope
         self._signals = signals
@@ -186,7 +186,9 @@ class Sender:
     def _pieces(self, fd: int, shown: Progress) -> Iterator[bytes]:
         """Yield data as it arrives, until the end of *fd* or until sending must stop."""
         while not self.stopped:
-            if not self._signals.readable(fd, LOOK if self._held else None):
+            if self._held_size > self._most_held:
+                self._wait()
+            elif not self._signals.readable(fd, LOOK if self._held else None):
                 self._record()
             elif piece := os.read(fd, self._piece):
                 if len(piece) == _PIPE:
@@ -234,9 +236,6 @@ class Sender:
         if not lines:
             return not self.stopped
         block, waited = None, 0.0
-        size = lines.end - lines.start + len(lines) * ROW_COST
-        while self._held and self._held_size + size > self._most_held and not self.stopped:
-            self._wait()
         while not self.stopped:
             try:
                 block = self.producer.send_many(self.topic, lines.columns)
@@ -252,6 +251,7 @@ class Sender:
             self.lines += len(lines)
             lines.columns = None  # not needed any more
             kept = lines if block is not None else lines.raw(0, len(lines))
+            size = lines.end - lines.start + len(lines) * ROW_COST
             self._hold(block, self._whole or kept, size)
             self._record()
             return True

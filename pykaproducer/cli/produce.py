@@ -92,6 +92,23 @@ def add_parser(commands: Any) -> None:
         "files", nargs="*", metavar="FILE", help="input files; - or none means standard input"
     )
     add_servers(parser)
+    _add_line_options(parser)
+    parser.add_argument(
+        "--partition", type=number_from(0), metavar="N", help="partition (default: by key)"
+    )
+    parser.add_argument(
+        "--rejects",
+        metavar="FILE",
+        help="append lines that were not delivered to FILE; with --file-as-message, the names of "
+        "such files",
+    )
+    add_stats_socket(parser)
+    add_settings(parser)
+    parser.set_defaults(run=run)
+
+
+def _add_line_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options for the parts of a line."""
     lines = parser.add_mutually_exclusive_group()
     lines.add_argument(
         "--delimiter",
@@ -133,18 +150,6 @@ def add_parser(commands: Any) -> None:
         help="timestamp of each message without one, in ISO 8601 or in milliseconds since the "
         "epoch (default: the current time)",
     )
-    parser.add_argument(
-        "--partition", type=number_from(0), metavar="N", help="partition (default: by key)"
-    )
-    parser.add_argument(
-        "--rejects",
-        metavar="FILE",
-        help="append lines that were not delivered to FILE; with --file-as-message, the names of "
-        "such files",
-    )
-    add_stats_socket(parser)
-    add_settings(parser)
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

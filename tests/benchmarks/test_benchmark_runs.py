@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from pathlib import Path
 
 import pytest
 
-from benchmarks import everyday, kernel, machine, report, runner, send, sync
+from benchmarks import everyday, kernel, machine, produce, report, runner, send, sync
 from benchmarks.child import RunFailed
 from benchmarks.runner import Run
 from pykaproducer import Producer
@@ -219,6 +220,13 @@ def test_an_outage_is_measured_from_its_beginning_to_the_recovery(tmp_path: Path
     assert run["failure"] is None
     assert run["measures"]["delivered"] > 0
     assert run["measures"]["seconds"] >= 2
+
+
+def test_produce(lent: KafkaCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    cases = ["file", "pipe", "keyed file"]
+    arguments = argparse.Namespace(lines=2000, size=100, partitions=1, rounds=1, cases=cases)
+    assert produce.run(arguments, [], lent) == 0
+    assert capsys.readouterr().out.count("pykaproducer ") == len(cases)
 
 
 def test_startup_needs_no_broker() -> None:

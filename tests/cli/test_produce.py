@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pathlib
 import random
+import signal
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -415,6 +416,33 @@ def test_a_full_buffer_is_waited_for(own_cluster: KafkaCluster, topic: str) -> N
     assert process.returncode == 0, err.decode()
     values = [record.value for record in consume(servers, topic, 50_001)]
     assert b"\n".join(values) + b"\n" == b"the first\n" + data
+
+
+def test_a_long_line_is_not_gathered_behind_pending_ones(tmp_path: pathlib.Path) -> None:
+    """Its place in the rejects is after a line whose outcome is unknown: reading pauses."""
+    readable, writable = os.pipe()
+    data, rejects = b"pending\n" + b"x" * 5_000_000, tmp_path / "rejects"
+    with subprocess.Popen(
+        command(
+            *("produce", "-t", "t", "--bootstrap-servers", NOWHERE, "--rejects", str(rejects)),
+            *("-X", "buffer_memory=1000000", "-X", "max_request_size=1000"),
+        ),
+        stdin=readable,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stderr is not None
+        assert NOWHERE.encode() in process.stderr.readline()
+        feeder = threading.Thread(target=_feed, args=(writable, data))
+        feeder.start()
+        feeder.join(1.0)
+        assert feeder.is_alive()
+        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=PATIENCE)
+        with open(readable, "rb") as pipe:
+            unread = pipe.read()
+        feeder.join(PATIENCE)
+    assert rejects.read_bytes() + unread == data
 
 
 def test_max_block_ms_bounds_the_wait(tmp_path: pathlib.Path) -> None:
