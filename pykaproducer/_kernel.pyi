@@ -683,6 +683,7 @@ def columns_of(
     partitions: Any = ...,
     timestamps_ms: Any = ...,
 ) -> Columns: ...
+
 @final
 class LineFormat:
     #: The error of a line that is too long.
