@@ -33,6 +33,7 @@ from pykaproducer._load.encoders import (
     is_text,
     plain,
     plain_type,
+    spelt,
 )
 from pykaproducer._load.json_text import is_json, parsed
 
@@ -104,7 +105,7 @@ class AvroSchema:
 
     def fields(self, where: str = "the Avro schema") -> dict[str, bool]:
         """Return the names of the record's fields, and whether each is required."""
-        avro = _fastavro()
+        avro = fastavro_module()
         try:
             parsed = _parsed(self.text)[0]
         except (
@@ -183,7 +184,7 @@ def _written(
     schema: Any, rows: Sequence[dict[str, Any]], prefix: bytes, failures: dict[int, Exception]
 ) -> list[bytes | None]:
     """Return the records, with None for the rows of *failures*, to which others are added."""
-    write: Callable[..., None] = _fastavro().schemaless_writer
+    write: Callable[..., None] = fastavro_module().schemaless_writer
     records: list[bytes | None] = []
     buffer = io.BytesIO(prefix)
     for number, row in enumerate(rows):
@@ -203,7 +204,7 @@ def _written(
     return records
 
 
-def _fastavro() -> Any:
+def fastavro_module() -> Any:
     try:
         import fastavro
         import fastavro.schema
@@ -217,7 +218,7 @@ def _fastavro() -> Any:
 def _parsed(text: str) -> tuple[Any, dict[str, Any]]:
     """Parse a schema with fastavro. Return it and its named types."""
     known: dict[str, Any] = {}
-    return _fastavro().parse_schema(json.loads(text), known), known
+    return fastavro_module().parse_schema(json.loads(text), known), known
 
 
 def _said(error: Exception) -> str:
@@ -278,6 +279,8 @@ class _Fitting:
         if is_json(kind):
             return kind  # each cell is converted as it needs
         kind = plain_type(kind)
+        if isinstance(kind, pyarrow.BaseExtensionType):
+            kind = kind.storage_type  # JSON is text
         if isinstance(schema, list):
             return self._fit_union(kind, schema, name, way)
         if isinstance(schema, str):
@@ -294,7 +297,7 @@ class _Fitting:
         if rule is not None:
             if not rule[0](kind):
                 wanted = logical if logical in _LOGICAL else word
-                raise EncodingError(f"{name}: the schema has {wanted}, the column is {kind}")
+                raise EncodingError(f"{name}: the schema has {wanted}, the column is {spelt(kind)}")
             if word == "enum":
                 symbols = tuple(schema["symbols"])
                 self._checks.append(Check(way, name, f"enum {schema['name']}", symbols))
@@ -335,7 +338,7 @@ class _Fitting:
             inner = self.fit(kind.item_type, schema["values"], f"{name}{{}}", (*way, None))
             return pyarrow.map_(pyarrow.string(), inner)
         if word != "record" or not types.is_struct(kind):
-            raise EncodingError(f"{name}: the schema has {word}, the column is {kind}")
+            raise EncodingError(f"{name}: the schema has {word}, the column is {spelt(kind)}")
         fields = {field["name"]: field for field in schema["fields"]}
         check_names(_required(fields.values()), [field.name for field in kind], f"{name}: ")
         inner = []
@@ -356,7 +359,8 @@ def check_names(fields: dict[str, bool], names: Sequence[str], where: str = "") 
     more = [name for name in names if name not in fields]
     if more:
         raise EncodingError(f"{where}the schema has no field {', '.join(more)}")
-    less = [name for name, must in fields.items() if must and name not in names]
+    given = set(names)
+    less = [name for name, must in fields.items() if must and name not in given]
     if less:
         raise EncodingError(
             f"{where}the schema requires {', '.join(less)}, which has no default; add it"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import difflib
 import functools
 from collections.abc import Iterator, Sequence
@@ -16,11 +17,13 @@ from pykaproducer._load.encoders import (
     EncodingError,
     MissingPackageError,
     check_json,
+    checked_text,
     has_text,
     is_bytes,
     is_text,
     plain,
     plain_type,
+    spelt,
     text_of,
 )
 from pykaproducer._load.grammar import (
@@ -78,6 +81,8 @@ class _Binder:
     def __init__(self, text: str, schema: Any) -> None:
         self._text = text
         self._schema = schema
+        self._kinds = dict(zip(schema.names, schema.types, strict=True))
+        self._counts = collections.Counter(schema.names)
         self._columns: dict[str, None] = {}  # in the order of first use
 
     def mapping(self, entries: Sequence[SelectEntry]) -> Mapping:
@@ -122,17 +127,19 @@ class _Binder:
         within = plain_type(kind)
         if is_json(kind):
             return Converted(path, text_of, TEXT)
-        if is_bytes(within) or is_text(within):
-            return _bytes(path, kind)
+        if is_bytes(within):
+            return AsItIs(path) if _is_plain(kind) else Converted(path, plain, within)
+        if is_text(within):
+            return _text(path, kind)
         if has_text(within):
             return Converted(path, text_of, TEXT)
-        raise self._wrong(found, f"is {kind}, which has no text form; use json({found})")
+        raise self._wrong(found, f"is {spelt(kind)}, which has no text form; use json({found})")
 
     def _timestamp(self, column: Column, path: Path, kind: Any) -> Bound:
         within = plain_type(kind)
         if types.is_timestamp(kind) or types.is_integer(kind):
             return AsItIs(path)
-        if is_text(within):
+        if is_text(within) or is_json(within):
             return Converted(path, milliseconds, pyarrow.int64())
         if types.is_date(within):
             return Converted(path, midnight, pyarrow.timestamp("ms"))
@@ -147,7 +154,7 @@ class _Binder:
         within = plain_type(kind)
         if types.is_integer(kind):
             return AsItIs(path)
-        if types.is_integer(within) or types.is_null(within) or is_text(within):
+        if any(fits(within) for fits in (types.is_integer, types.is_null, is_text, is_json)):
             return Converted(path, whole, pyarrow.int64())
         raise self._wrong(column, f"is {kind}; a partition must be an integer")
 
@@ -155,7 +162,7 @@ class _Binder:
         if is_json(kind):
             return Converted(path, functools.partial(text, only_strings=True), TEXT)
         if is_text(plain_type(kind)):
-            return _bytes(path, kind)
+            return _text(path, kind)
         raise self._wrong(column, f"is {kind}; a topic must be text")
 
     def _headers(self, column: Column, path: Path, kind: Any) -> Bound:
@@ -227,7 +234,7 @@ class _Binder:
     ) -> Iterator[tuple[str, Path, Any]]:
         """Yield all columns, or all fields of a struct, limited to *wanted* unless it is None."""
         if not column.path:
-            for name in self._schema.names:
+            for name in self._kinds:
                 if name != ERROR_COLUMN and (wanted is None or name in wanted):
                     yield name, Path(name), self._type_of(name, column.at)
             return
@@ -284,14 +291,15 @@ class _Binder:
         return Path(first, tuple(fields)), kind
 
     def _type_of(self, name: str, at: int, column: Column | None = None) -> Any:
-        names = self._schema.names
-        if names.count(name) > 1:
-            raise self._mistake(at, f"the source has {names.count(name)} columns named {name}")
-        if name not in names:
+        if self._counts[name] > 1:
+            raise self._mistake(at, f"the source has {self._counts[name]} columns named {name}")
+        if name not in self._kinds:
             whole = ".".join(column.path) if column is not None else name
-            hint = f"; use `{whole}`" if whole in names else _nearest(name, names)
-            raise self._mistake(at, f"the source has no column {name}{hint}")
-        return self._schema.field(name).type
+            hint = f"; use `{whole}`" if whole in self._kinds else ""
+            raise self._mistake(
+                at, f"the source has no column {name}{hint or _nearest(name, [*self._kinds])}"
+            )
+        return self._kinds[name]
 
     def _wrong(self, column: Column, message: str) -> SelectionError:
         return self._mistake(column.at, f"column {column} {message}")
@@ -306,11 +314,16 @@ def _short(entry: SelectEntry) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _bytes(path: Path, kind: Any) -> Bound:
-    """Bind a column of bytes or text, unchanged."""
-    if types.is_run_end_encoded(kind):
-        return Converted(path, plain, plain_type(kind))
-    return AsItIs(path)
+def _text(path: Path, kind: Any) -> Bound:
+    """Bind a column of text: unchanged, if ``send_arrow()`` knows its type."""
+    if _is_plain(kind):
+        return Converted(path, checked_text, kind)
+    return Converted(path, text_of, TEXT)
+
+
+def _is_plain(kind: Any) -> bool:
+    """Return whether ``send_arrow()`` takes cells of text or bytes of this type."""
+    return not (isinstance(kind, pyarrow.BaseExtensionType) or types.is_run_end_encoded(kind))
 
 
 def _nearest(name: str, names: Sequence[str]) -> str:

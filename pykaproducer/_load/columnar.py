@@ -1,68 +1,473 @@
-"""Readers of formats that contain the types of their columns: Parquet and ORC."""
+"""Readers of formats that contain the types of their columns: Parquet, ORC and Arrow IPC."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import abc
+import contextlib
+import itertools
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 import pyarrow
-from pyarrow import dataset, fs
+from pyarrow import compute, dataset, fs, ipc, parquet, types
 
-from pykaproducer._load.reader import FilePart, FileReader, Read
+from pykaproducer._load.encoders import is_list, plain_type
+from pykaproducer._load.files import SourceError
+from pykaproducer._load.json_text import is_json
+from pykaproducer._load.reader import WHOLE, FilePart, FileReader, Read
 
-#: Maximum rows of a batch, and approximate bytes of the file that a batch covers.
+#: Maximum rows of a batch, and approximate bytes of its columns.
 _ROWS = 65_536
-_SHARE = 8 << 20
+_BYTES = 4 << 20
+#: Approximate bytes of the pieces in which the column chunks of a Parquet file are read.
+_BUFFERS = 4 << 20
+#: Row groups of Parquet that have more columns, and at most these bytes, are read by columns.
+_COLUMNS = 256
+_SMALL = 96 << 20
+#: Maximum rows of an ORC file to read at once: it does not tell how much they are compressed.
+_ORC_ROWS = 512
 
 
 class _Columnar(FileReader):
-    """A columnar file, which contains the types of its columns."""
+    """A file whose rows are in groups, which are the units of its parts."""
 
-    format: ClassVar[Any]
+    #: The name of a group, for errors.
+    group: ClassVar[str]
 
     def _read_schema(self) -> Any:
-        return self._fragment().physical_schema.remove_metadata()
+        with self._open() as file:
+            return self._schema_of(file)
+
+    def _schema_of(self, file: Any) -> Any:
+        # Raises UnicodeError for a name that is not UTF-8.
+        return pyarrow.schema(
+            [
+                # Metadata of JSON texts are the names of their members.
+                field if is_json(field.type) else pyarrow.field(field.name, plain_type(field.type))
+                for field in self._fields(file)
+            ]
+        )
+
+    def parts(self, size: int) -> list[FilePart]:
+        if self.size <= size:
+            return [WHOLE]
+        with self.errors(), self._open() as file:
+            groups = self._groups(file)
+        found, start, row, rows, total = [], 0, 0, 0, 0
+        for end, (more, size_of_group) in enumerate(groups, 1):
+            rows += more
+            total += size_of_group
+            if total >= size or end == len(groups):
+                found.append(FilePart(start, end, row))
+                start, row, rows, total = end, row + rows, 0, 0
+        return found or [WHOLE]
 
     def _read(self, schema: Any, part: FilePart) -> Iterator[Read]:
-        fragment = self._fragment()
-        rows = fragment.count_rows()
-        if not schema.names:  # no column is needed, only the number of rows
-            yield from self._without_columns(rows)
-            return
-        at_once = min(_ROWS, max(256, rows * _SHARE // max(self.size, 1)))
-        done = 0
-        batches = fragment.to_batches(
-            schema=schema,
-            columns=[name for name in schema.names if name in self.schema.names],
-            batch_size=at_once,
-            batch_readahead=2,
-        )
-        for batch in batches:
-            done += batch.num_rows
-            yield Read(batch, self.size * done // max(rows, 1))
+        row = part.first_row
+        with self._open() as file:
+            names = self._names(file, schema)
+            reader = self._select(file, names)
+            count = self._count(reader)
+            for group in range(part.start, count if part.stop is None else part.stop):
+                with self._damage(file, [group], names):
+                    for batch, share in self._rows(reader, group, names, row):
+                        row += batch.num_rows
+                        yield Read(batch, int(self.size * (group + share) / count))
 
-    def _without_columns(self, rows: int) -> Iterator[Read]:
-        for start in range(0, rows, _ROWS):
-            count = min(_ROWS, rows - start)
-            one = pyarrow.RecordBatch.from_arrays([pyarrow.nulls(count)], ["none"])
-            yield Read(one, self.size * (start + count) // rows)
+    def _names(self, file: Any, schema: Any) -> list[str]:
+        """Return the columns to read. SourceError if the file is not what it was when opened."""
+        if self._schema_of(file) != self.schema:
+            raise SourceError(f"{self.path}: the file was replaced while it was loaded")
+        there = set(self.schema.names)
+        return [name for name in schema.names if name in there]
 
-    def _fragment(self) -> Any:
-        return self.format.make_fragment(self.path, fs.LocalFileSystem())
+    @contextlib.contextmanager
+    def _damage(self, file: Any, groups: Sequence[int], names: Sequence[str]) -> Iterator[None]:
+        """Name the group, which is one of these, and the column in errors."""
+        try:
+            yield
+        except (OSError, pyarrow.ArrowException) as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise
+            each = ((group, name) for group in groups for name in names)
+            found = next((both for both in each if not self._is_readable(file, *both)), None)
+            where = f"{found[0]}, column {found[1]}" if found else f"{groups[0]}"
+            reason = str(error).strip()
+            text = f"{self.path}: {self.group} {where}: {reason}; write the file again"
+            raise SourceError(text) from error
+
+    def _is_readable(self, file: Any, group: int, name: str) -> bool:
+        try:
+            for _ in self._rows(self._select(file, [name]), group, [name], 0):
+                pass
+        except (OSError, pyarrow.ArrowException, SourceError):
+            return False
+        return True
+
+    @abc.abstractmethod
+    def _open(self) -> Any:
+        """Open the file, as a context manager."""
+
+    @abc.abstractmethod
+    def _fields(self, file: Any) -> Any:
+        """Return the fields with the types that the file has."""
+
+    def _select(self, file: Any, names: Sequence[str]) -> Any:
+        """Return the file as a reader of these columns."""
+        return file
+
+    @abc.abstractmethod
+    def _count(self, reader: Any) -> int:
+        """Return the number of groups."""
+
+    @abc.abstractmethod
+    def _groups(self, file: Any) -> list[tuple[int, int]]:
+        """Return the number of rows and the approximate size (bytes) of each group."""
+
+    @abc.abstractmethod
+    def _rows(
+        self, reader: Any, group: int, names: Sequence[str], row: int
+    ) -> Iterator[tuple[Any, float]]:
+        """Yield batches of a group, whose first row is *row*, and the share read so far."""
+
+
+def _rows_at_once(rows: int, size: int, columns: int) -> int:
+    """Return how many rows a batch should have, of *rows* that have *size* bytes."""
+    # Each column of a batch has its own cost.
+    return max(1, min(_ROWS, rows * (_BYTES + 1024 * columns) // max(size, 1)))
+
+
+def _slices(batch: Any) -> Iterator[tuple[Any, float]]:
+    """Yield a batch in small ones, and the share so far."""
+    at_once = _rows_at_once(batch.num_rows, sum(map(_size, batch.columns)), batch.num_columns)
+    for first in range(0, batch.num_rows, at_once):
+        part = batch.slice(first, at_once)
+        yield part, (first + part.num_rows) / batch.num_rows
+
+
+def _size(array: Any) -> int:
+    """Return the size of a column when its dictionary is decoded (bytes)."""
+    if not types.is_dictionary(array.type) or types.is_primitive(array.type.value_type):
+        return int(array.nbytes)
+    sizes = compute.binary_length(array.dictionary).take(array.indices)
+    return int(compute.sum(sizes).as_py() or 0) + 8 * len(array)
+
+
+def _rows_alone(rows: int) -> Any:
+    """Return a batch of which only the number of rows is needed."""
+    return pyarrow.RecordBatch.from_arrays([pyarrow.nulls(rows)], ["none"])
+
+
+# Parquet -----------------------------------------------------------------------------------------
 
 
 class ParquetReader(_Columnar):
-    """A Parquet file."""
+    """A Parquet file.
+
+    INT96 is read as Spark writes it, as instants in microseconds. pyarrow wraps values that the
+    unit cannot represent and drops digits of nanoseconds, so they are looked for first.
+    """
 
     advice = "is it a complete Parquet file? (for another format, use --format)"
-    format = dataset.ParquetFileFormat()
+    group = "row group"
+
+    def _open(self, int96: str = "us", **options: Any) -> Any:
+        return parquet.ParquetFile(
+            self.path,
+            pre_buffer=False,
+            coerce_int96_timestamp_unit=int96,
+            page_checksum_verification=True,
+            **options,
+        )
+
+    def _select(self, file: Any, names: Sequence[str]) -> Any:
+        # Column chunks are read in pieces, and repeated values once, whatever they are together.
+        size = max(_BUFFERS // max(len(file.schema), 1), 4096)
+        metadata = file.metadata
+        groups = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
+        repeated = [
+            name
+            for name, place in _flat_bytes(file, names).items()
+            if any(_is_repeated(group.column(place)) for group in groups)
+        ]
+        return self._open(metadata=metadata, buffer_size=size, read_dictionary=repeated)
+
+    def _fields(self, file: Any) -> Any:
+        self._int96 = found = _int96(file)
+        return [field.with_type(found.get(field.name, field.type)) for field in file.schema_arrow]
+
+    def _count(self, reader: Any) -> int:
+        return int(reader.metadata.num_row_groups)
+
+    def _groups(self, file: Any) -> list[tuple[int, int]]:
+        groups = map(file.metadata.row_group, range(self._count(file)))
+        return [(group.num_rows, group.total_byte_size) for group in groups]
+
+    def _rows(
+        self, reader: Any, group: int, names: Sequence[str], row: int
+    ) -> Iterator[tuple[Any, float]]:
+        metadata = reader.metadata.row_group(group)
+        if not names:
+            yield _rows_alone(metadata.num_rows), 1
+            return
+        self._check_int96(reader, group, names, row)
+        done = 0
+        for batch in _batches(reader, group, names):
+            for part, share in _slices(batch):
+                yield part, (done + share * batch.num_rows) / metadata.num_rows
+            done += batch.num_rows
+
+    def _check_int96(self, reader: Any, group: int, names: Sequence[str], row: int) -> None:
+        """Raise SourceError if microseconds do not represent a timestamp of INT96 exactly."""
+        columns = [name for name in names if name in self._int96]
+        if not columns:
+            return
+        with self._open("s") as coarse, self._open("ns") as fine:
+            batches = [each.iter_batches(_ROWS, [group], columns) for each in (coarse, fine)]
+            for pair in zip(*batches, strict=True):
+                for name in columns:
+                    leaves = [_timestamps(batch.column(name)) for batch in pair]
+                    for seconds, nanoseconds in zip(*leaves, strict=True):
+                        problem = _int96_problem(seconds, nanoseconds)
+                        if problem is not None:
+                            place, reason = problem
+                            is_flat = types.is_timestamp(pair[0].column(name).type)
+                            where = f"row {row + place}" if is_flat else f"rows from {row}"
+                            raise SourceError(f"{self.path}: {where}, column {name}: {reason}")
+                row += pair[0].num_rows
+
+
+def _batches(reader: Any, group: int, names: Sequence[str]) -> Iterator[Any]:
+    metadata = reader.metadata.row_group(group)
+    size = metadata.total_byte_size
+    at_once = _rows_at_once(metadata.num_rows, size, len(names))
+    if len(names) <= _COLUMNS or size > _SMALL:
+        yield from reader.iter_batches(at_once, [group], names)
+        return
+    # Reading a column needs more memory than a small group has in it.
+    columns: dict[str, Any] = {}
+    for start in range(0, len(names), _COLUMNS):
+        table = reader.read_row_group(group, names[start : start + _COLUMNS])
+        columns |= zip(table.column_names, table.columns, strict=True)
+    for batch in pyarrow.table(columns).to_batches(at_once):
+        # A copy, as a slice that is still in use would keep the group while the next is read.
+        yield pyarrow.concat_batches([batch, batch.slice(0, 0)])
+
+
+def _flat_bytes(file: Any, names: Sequence[str]) -> dict[str, int]:
+    """Return the indices of columns of text or bytes, not of nested ones, by name."""
+    wanted = set(names)
+    columns = enumerate(map(file.schema.column, range(len(file.schema))))
+    return {
+        column.name: place
+        for place, column in columns
+        if column.physical_type == "BYTE_ARRAY" and column.path in wanted
+    }
+
+
+def _is_repeated(chunk: Any) -> bool:
+    """Return whether all values are in the dictionary, so that they are longer than they seem."""
+    if not chunk.has_dictionary_page:
+        return False
+    rest = chunk.total_compressed_size - (chunk.data_page_offset - chunk.dictionary_page_offset)
+    return bool(rest <= 4 * chunk.num_values)
+
+
+def _int96(file: Any) -> dict[str, Any]:
+    """Return the types of columns that contain INT96, with its timestamps in UTC."""
+    columns = map(file.schema.column, range(len(file.schema)))
+    flags = iter([column.physical_type == "INT96" for column in columns])
+    found = {}
+    for field in file.schema_arrow:
+        inside = list(itertools.islice(flags, _leaves(field.type)))
+        if any(inside):
+            found[field.name] = _instants(field.type, iter(inside))
+    return found
+
+
+def _leaves(kind: Any) -> int:
+    nested = types.is_nested(kind)
+    return sum(_leaves(kind.field(place).type) for place in range(kind.num_fields)) if nested else 1
+
+
+def _instants(kind: Any, flags: Iterator[bool]) -> Any:
+    """Return a type with its timestamps in UTC for which the next flag is true."""
+    if types.is_struct(kind):
+        return pyarrow.struct([(field.name, _instants(field.type, flags)) for field in kind])
+    if types.is_map(kind):
+        return pyarrow.map_(_instants(kind.key_type, flags), _instants(kind.item_type, flags))
+    if is_list(kind):
+        return pyarrow.large_list(_instants(kind.value_type, flags))
+    return pyarrow.timestamp(kind.unit, "UTC") if next(flags) else kind
+
+
+def _timestamps(array: Any) -> Iterator[Any]:
+    """Yield all values of each leaf of nested values that is a timestamp."""
+    if types.is_timestamp(array.type):
+        yield array
+    elif types.is_struct(array.type):
+        for child in array.flatten():
+            yield from _timestamps(child)
+    elif types.is_map(array.type):
+        yield from _timestamps(array.keys)
+        yield from _timestamps(array.items)
+    elif is_list(array.type):
+        yield from _timestamps(array.flatten())
+
+
+#: The seconds that 64 bits of microseconds reach.
+_SECONDS = (2**63 - 1) // 10**6
+
+
+def _int96_problem(seconds: Any, nanoseconds: Any) -> tuple[int, str] | None:
+    """Return where and why microseconds do not represent the same INT96 read in two units, or None.
+
+    Nanoseconds wrap, but multiplying and subtracting wraps back.
+    """
+    if (seconds.type.unit, nanoseconds.type.unit) != ("s", "ns"):  # not INT96
+        return None
+    seconds, nanoseconds = (each.cast(pyarrow.int64()) for each in (seconds, nanoseconds))
+    outside = compute.greater(compute.abs(seconds), _SECONDS - 1)
+    rest = compute.subtract(nanoseconds, compute.multiply(seconds, 10**9))
+    micros = compute.multiply(compute.divide(rest, 1000), 1000)
+    for wrong, reason in (
+        (outside, "an INT96 timestamp is outside the years of TIMESTAMP_MICROS; correct it"),
+        (compute.not_equal(rest, micros), "INT96 with nanoseconds; write TIMESTAMP(NANOS) instead"),
+    ):
+        place = compute.index(wrong, True).as_py()
+        if place >= 0:
+            return place, reason
+    return None
+
+
+# ORC ---------------------------------------------------------------------------------------------
 
 
 class OrcReader(_Columnar):
     """An ORC file."""
 
     advice = "is it a complete ORC file? (for another format, use --format)"
+    group = "stripe"
 
-    def _fragment(self) -> Any:
-        # Created on demand, because some builds of pyarrow lack ORC.
-        return dataset.OrcFileFormat().make_fragment(self.path, fs.LocalFileSystem())
+    def _read(self, schema: Any, part: FilePart) -> Iterator[Read]:
+        if part != WHOLE or not schema.names:
+            yield from super()._read(schema, part)
+            return
+        # Reads less than a stripe at a time.
+        fragment = dataset.OrcFileFormat().make_fragment(self.path, fs.LocalFileSystem())
+        with self._open() as file:
+            names = self._names(file, schema)
+            with self._damage(file, range(self._count(file)), names):
+                rows, done = file.nrows, 0
+                at_once = min(_ORC_ROWS, _rows_at_once(rows, self.size, len(names)))
+                for batch in fragment.to_batches(
+                    columns=names, batch_size=at_once, batch_readahead=1, use_threads=False
+                ):
+                    for rows_of_it, _ in _slices(batch):
+                        done += rows_of_it.num_rows
+                        yield Read(rows_of_it, self.size * done // rows)
+
+    def _open(self) -> Any:
+        from pyarrow import orc  # some builds of pyarrow lack ORC
+
+        return contextlib.nullcontext(orc.ORCFile(self.path))
+
+    def _fields(self, file: Any) -> Any:
+        return file.schema
+
+    def _count(self, reader: Any) -> int:
+        return int(reader.nstripes)
+
+    def _groups(self, file: Any) -> list[tuple[int, int]]:
+        # ORC tells the rows of a stripe only by reading a column.
+        names = sorted(self.schema, key=lambda field: not types.is_primitive(field.type))
+        first = [field.name for field in names[:1]]
+        count = self._count(file)
+        size = self.size // max(count, 1)
+        return [(file.read_stripe(stripe, first).num_rows, size) for stripe in range(count)]
+
+    def _rows(
+        self, reader: Any, group: int, names: Sequence[str], row: int
+    ) -> Iterator[tuple[Any, float]]:
+        with self._open() as file:  # again, as it keeps the memory of all that it has read
+            yield from _slices(file.read_stripe(group, names or self.schema.names[:1]))
+
+
+# Arrow -------------------------------------------------------------------------------------------
+
+_MAGIC = b"ARROW1\0\0"
+_FEATHER_1 = b"FEA1"
+#: The mark at the end of a stream; before Arrow 0.15 without its first half.
+_END = b"\xff\xff\xff\xff\0\0\0\0"
+
+
+class ArrowReader(_Columnar):
+    """An Arrow IPC file (which Feather version 2 is), or an Arrow IPC stream, a single group.
+
+    The length and the offsets of columns are checked, because invalid ones crash the process.
+    """
+
+    advice = "is it a complete Arrow file or stream? (for another format, use --format)"
+    group = "record batch"
+
+    def _open(self) -> Any:
+        return pyarrow.OSFile(self.path)
+
+    def _select(self, file: Any, names: Sequence[str]) -> Any:
+        file.seek(0)
+        start = file.read(len(_MAGIC))
+        if start.startswith(_FEATHER_1):
+            raise SourceError(f"{self.path}: Feather version 1; write it as version 2")
+        places = {name: place for place, name in enumerate(self.schema.names)} if names else {}
+        options = ipc.IpcReadOptions(included_fields=[places[name] for name in names])
+        if start == _MAGIC:
+            return file, ipc.open_file(file, options=options)
+        file.seek(0)
+        return file, ipc.open_stream(file, options=options)
+
+    def _fields(self, file: Any) -> Any:
+        return self._select(file, [])[1].schema
+
+    def _count(self, reader: Any) -> int:
+        return getattr(reader[1], "num_record_batches", 1)
+
+    def _groups(self, file: Any) -> list[tuple[int, int]]:
+        reader = self._select(file, self.schema.names[:1])
+        count = self._count(reader)
+        if count == 1:
+            return [(0, self.size)]
+        size = self.size // max(count, 1)
+        return [(reader[1].get_batch(group).num_rows, size) for group in range(count)]
+
+    def _rows(
+        self, reader: Any, group: int, names: Sequence[str], row: int
+    ) -> Iterator[tuple[Any, float]]:
+        file, batches = reader
+        if hasattr(batches, "get_batch"):
+            yield from _slices(self._checked(batches.get_batch(group), group))
+            return
+        for number, batch in enumerate(batches):
+            for part, _ in _slices(self._checked(batch, number)):
+                yield part, file.tell() / self.size
+        self._check_end(file)
+
+    def _checked(self, batch: Any, group: int) -> Any:
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            try:
+                column.validate(full=True)
+            except pyarrow.ArrowInvalid as error:
+                where = f"{self.path}: {self.group} {group}, column {name}"
+                raise SourceError(f"{where}: {error}; write the file again") from None
+        return batch
+
+    def _check_end(self, file: Any) -> None:
+        """Raise SourceError if the stream was cut between two batches, or another follows."""
+        end = file.tell()
+        file.seek(0)
+        mark = _END if file.read(4) == _END[:4] else _END[4:]
+        file.seek(max(end - len(mark), 0))
+        if end != self.size or file.read() != mark:
+            raise SourceError(
+                f"{self.path}: byte {end}: the stream has no end mark, or something follows it; "
+                f"write the file again, as one stream"
+            )

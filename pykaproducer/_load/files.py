@@ -16,6 +16,11 @@ _SUFFIXES = {
     ".parquet": "parquet",
     ".pq": "parquet",
     ".orc": "orc",
+    ".arrow": "arrow",
+    ".arrows": "arrow",
+    ".feather": "arrow",
+    ".ipc": "arrow",
+    ".avro": "avro",
     ".csv": "csv",
     ".tsv": "csv",
     ".jsonl": "jsonl",
@@ -25,7 +30,7 @@ _SUFFIXES = {
 #: Compression of text files by suffix.
 COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4", ".xz": "xz"}
 
-FORMATS = ("parquet", "orc", "csv", "jsonl")
+FORMATS = ("parquet", "orc", "arrow", "avro", "csv", "jsonl")
 
 #: Represents null in the name of a directory.
 _NULL = "__HIVE_DEFAULT_PARTITION__"

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
 import pyarrow
 
 from pykaproducer._load import json_text
-from pykaproducer._load.columnar import OrcReader, ParquetReader
+from pykaproducer._load.avro_file import AvroReader
+from pykaproducer._load.columnar import ArrowReader, OrcReader, ParquetReader
+from pykaproducer._load.encoders import EncodingError, add_fields, twice_named
 from pykaproducer._load.files import Partition, SourceError
 from pykaproducer._load.reader import FileReader
 from pykaproducer._load.text import CsvReader, JsonLinesReader
@@ -29,40 +30,36 @@ def reader_of(
         return CsvReader(path, partition, encoding, delimiter, infer_types)
     if kind == "jsonl":
         return JsonLinesReader(path, partition, encoding, whole_lines)
-    readers = {"parquet": ParquetReader, "orc": OrcReader}
-    return readers[kind](path, partition)
+    readers: dict[str, type[Any]] = {
+        "parquet": ParquetReader,
+        "orc": OrcReader,
+        "arrow": ArrowReader,
+        "avro": AvroReader,
+    }
+    found: FileReader = readers[kind](path, partition)
+    return found
 
 
 def common_schema(readers: Sequence[FileReader]) -> Any:
     """Return the columns of all files; SourceError if their types are incompatible."""
-    found = pyarrow.schema([])
+    found: dict[str, Any] = {}
     schemas = json_text.unified([reader.schema for reader in readers])
     for reader, schema in zip(readers, schemas, strict=True):
-        _check_names(reader)
+        twice = twice_named(schema.names)
+        if twice is not None:
+            raise SourceError(f"{reader.path}: two columns are named {twice!r}; rename one")
         try:
-            found = pyarrow.unify_schemas([found, schema], promote_options="permissive")
-        except pyarrow.ArrowException as error:
+            add_fields(found, schema)
+        except EncodingError as error:
             raise SourceError(
-                f"{reader.path}: its columns are incompatible with the files before it: {error}; "
-                f"load it separately"
+                f"{reader.path}: its columns are incompatible with the files before it: column "
+                f"{error}; load it separately"
             ) from None
-    names = dict.fromkeys(name for reader in readers for name, _ in reader.partition)
-    for name in names:
-        values = [dict(reader.partition).get(name) for reader in readers]
-        whole = all(value is None or re.fullmatch(r"0|-?[1-9]\d{0,17}", value) for value in values)
-        found = found.append(pyarrow.field(name, pyarrow.int64() if whole else pyarrow.string()))
-    for reader in readers:
-        both = [name for name in names if name in reader.schema.names]
-        if both:
-            raise SourceError(
-                f"{reader.path}: column {both[0]} is in the file and in its directory"
-            )
-    return found
-
-
-def _check_names(reader: FileReader) -> None:
-    names = reader.schema.names
-    if len(set(names)) == len(names):
-        return
-    twice = next(name for name in names if names.count(name) > 1)
-    raise SourceError(f"{reader.path}: two columns are named {twice!r}; rename one")
+    nested = {each.name: each.metadata for schema in schemas for each in schema}
+    fields = [pyarrow.field(*each, metadata=nested[each[0]]) for each in found.items()]
+    for name in dict.fromkeys(name for reader in readers for name, _ in reader.partition):
+        if name in found:
+            reader = next(each for each in readers if name in each.schema.names)
+            raise SourceError(f"{reader.path}: column {name} is in the file and in its directory")
+        fields.append(pyarrow.field(name, pyarrow.string()))
+    return pyarrow.schema(fields)

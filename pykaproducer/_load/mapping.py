@@ -135,10 +135,7 @@ class AsItIs:
     path: Path
 
     def __call__(self, batch: Any) -> Encoded:
-        array = self.path.of(batch)
-        while isinstance(array, pyarrow.ExtensionArray):
-            array = array.storage
-        return Encoded(array, {})
+        return Encoded(self.path.of(batch), {})
 
 
 @dataclass(frozen=True)

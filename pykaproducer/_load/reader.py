@@ -1,4 +1,4 @@
-"""What all readers of files have in common: the columns of a file, and the parts it is read in.
+"""The base of all readers of files: the columns of a file, and the parts it is read in.
 
 A :class:`FilePart` is what one task of Spark reads: a range of row groups, stripes, blocks or
 bytes. An embedded load reads all parts of all files, in order. A reader and its parts can be
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import pyarrow
 
-from pykaproducer._load.encoders import cast
+from pykaproducer._load.encoders import conform
 from pykaproducer._load.files import Partition, SourceError
 
 #: The row number in pyarrow's errors about JSON.
@@ -32,6 +32,8 @@ class FilePart(NamedTuple):
     start: int
     #: None: to the end of the file.
     stop: int | None
+    #: The index of its first row in the file, if it is known without reading what precedes it.
+    first_row: int = 0
 
 
 #: A file that is read at once.
@@ -87,13 +89,16 @@ class FileReader(abc.ABC):
     def _completed(self, batch: Any, schema: Any, constants: dict[str, str | None]) -> Any:
         """Return *batch* with exactly the columns of *schema*."""
         columns = []
-        places = {name: place for place, name in enumerate(batch.schema.names)}
+        found = dict(zip(batch.schema.names, batch.columns, strict=True))
         for each in schema:
             if each.name in constants:
                 value = pyarrow.scalar(constants[each.name], pyarrow.string())
-                column = cast(pyarrow.repeat(value, batch.num_rows), each.type)
-            elif each.name in places:
-                column = cast(batch.column(places[each.name]), each.type)
+                column = conform(pyarrow.repeat(value, batch.num_rows), each.type)
+            elif each.name in found:
+                try:
+                    column = conform(found[each.name], each.type)
+                except pyarrow.ArrowInvalid as error:
+                    raise SourceError(f"{self.path}: column {each.name}: {error}") from None
             else:
                 column = pyarrow.nulls(batch.num_rows, each.type)
             columns.append(column)

@@ -1,13 +1,13 @@
-"""Sources of batches: Parquet, ORC, CSV and JSON Lines files.
+"""Sources of batches: Parquet, ORC, Arrow, Avro, CSV and JSON Lines files.
 
 A source is a file, a directory or a pattern (``data/*.csv``), or several of these
-(:mod:`pykaproducer._load.files`). The suffix determines the format: .parquet .pq .orc .csv .tsv
-.jsonl .ndjson .json; text files may have an additional suffix for compression: .gz .bz2 .xz .zst
-.lz4 (:mod:`pykaproducer._load.formats` chooses the reader).
+(:mod:`pykaproducer._load.files`). The suffix determines the format: .parquet .pq .orc .arrow
+.arrows .feather .ipc .avro .csv .tsv .jsonl .ndjson .json; text files may have an additional suffix
+for compression: .gz .bz2 .xz .zst .lz4 (:mod:`pykaproducer._load.formats` chooses the reader).
 
 All files are opened first, and their columns combined by name. A column that is missing in a file
 is null in its rows. Columns with incompatible types are an error, raised before anything is sent.
-Directories named ``NAME=VALUE`` add a column, of integers if all values are.
+Directories named ``NAME=VALUE`` add a column of text: 01 stays 01.
 """
 
 from __future__ import annotations
@@ -81,9 +81,10 @@ class SourcePart:
         Raises:
             SourceError: reading failed. Batches yielded before stay valid.
         """
-        reader, start, row = self.reader, self.part.start, 0
-        # The number of its first row in the file is unknown.
-        name = f"{reader.path}, from {reader.unit} {start:,} on" if start else reader.path
+        reader, (start, _, row) = self.reader, self.part
+        # The number of the first row in the file may be unknown.
+        is_within = start > 0 and not row
+        name = f"{reader.path}, from {reader.unit} {start:,} on" if is_within else reader.path
         for batch, position in reader.batches(schema, self.part):
             if batch.num_rows:
                 place = self.before + min(position, reader.size)

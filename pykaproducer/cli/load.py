@@ -57,7 +57,8 @@ the value is a JSON object of all columns:
   timestamp=created_at         a timestamp, a date, milliseconds, or one as text
   partition=shard topic=kind   the destination of each row (topic=, or -t)
 
-Text is UTF-8, or --encoding. A file that cannot be read to its end ends the load.
+Text is UTF-8, or --encoding. A file that cannot be read to its end ends the
+load.
 
 --rejects DIR keeps rows that cannot be encoded, or that the producer or a
 broker rejects. It keeps all columns that were read, and adds the reason as the

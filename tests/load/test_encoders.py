@@ -19,12 +19,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pykaproducer._load.mapping import Mapped
-from pykaproducer._load.select import Selection
+from pykaproducer._load.select import Selection, SelectionError
 from tests._support import programs
 
 TEXT = st.text(max_size=8) | st.sampled_from(
     ['"', "\\", "\n", "\x00", "\x1f", "\x7f", "\u2028", "é"]
 )
+UUID = "00010203-0405-0607-0809-0a0b0c0d0e0f"
 INT = st.integers(-(2**63), 2**63 - 1)
 
 #: Types, and strategies for their cells.
@@ -151,7 +152,7 @@ def test_json_of_types_that_it_does_not_have() -> None:
         "zoned": "2024-02-29T01:00:00.000000001Z",
         "seconds": "1969-12-31T23:59:59",
         "numbered": {"1": None},
-        "uuid": base64.b64encode(bytes(range(16))).decode(),
+        "uuid": UUID,
         "empty": {},
     }
 
@@ -170,7 +171,12 @@ def test_rows_that_are_not_text_are_told_and_the_others_are_encoded() -> None:
         for start in (0, 1, 3):
             found = encoded(f"value=json({text})", batch.slice(start))
             assert [row + start for row, _ in found.refused] == [row for row in bad if row >= start]
-            assert all("UTF8" in str(error) for _, error in found.refused)
+            assert all(
+                f"column {text.split()[-1].replace('*', 'name')}: the text is not UTF-8"
+                in str(error)
+                or "column nested" in str(error)
+                for _, error in found.refused
+            )
             texts = found.batch.column("value").to_pylist()
             kept = [json.loads(text)["n"] for text in texts]
             assert kept == [row for row in range(start, 6) if row not in bad]
@@ -182,7 +188,77 @@ def test_times_outside_of_the_calendar_are_told() -> None:
     for text in ("value=t", "value=json(t)"):
         found = encoded(text, batch)
         assert found.rows == [0]
+        assert str(found.refused[0][1]).startswith(f"{text}: ")
         assert "outside the calendar" in str(found.refused[0][1])
+
+
+#: Columns, their text and their JSON; None: there is no text, or no JSON.
+FORMS: list[tuple[Any, str | None, Any]] = [
+    (pyarrow.array([bytes(range(16))], pyarrow.uuid()), UUID, UUID),
+    (pyarrow.array([1], pyarrow.bool8()), "true", True),
+    (pyarrow.array(['{"a": 1.50}'], pyarrow.json_()), '{"a": 1.50}', {"a": 1.5}),
+    (pyarrow.array(["a"], pyarrow.string_view()), "a", "a"),
+    (pyarrow.array(["a"]).dictionary_encode(), "a", "a"),
+    (pyarrow.RunEndEncodedArray.from_arrays([1], ["a"]), "a", "a"),
+    (pyarrow.array([1.5], pyarrow.float16()), "1.5", 1.5),
+    (pyarrow.array([93_784_005], pyarrow.duration("ms")), "PT93784.005S", "PT93784.005S"),
+    (pyarrow.array([-1], pyarrow.duration("ns")), "PT-0.000000001S", "PT-0.000000001S"),
+    (
+        pyarrow.array([(14, -3, 5)], pyarrow.month_day_nano_interval()),
+        "P14M-3DT0.000000005S",
+        "P14M-3DT0.000000005S",
+    ),
+    (
+        pyarrow.array([decimal.Decimal("1E-20")], pyarrow.decimal128(38, 20)),
+        "0.00000000000000000001",
+        1e-20,
+    ),
+    (pyarrow.array([decimal.Decimal("0.10")], pyarrow.decimal32(5, 2)), "0.10", 0.1),
+    (pyarrow.array([[1], None], pyarrow.list_view(pyarrow.int8())).slice(0, 1), None, [1]),
+    (pyarrow.array([[1, 2]], pyarrow.list_(pyarrow.int8(), 2)), None, [1, 2]),
+    (
+        pyarrow.UnionArray.from_sparse(pyarrow.array([0], pyarrow.int8()), [pyarrow.array([1])]),
+        None,
+        None,
+    ),
+    (
+        pyarrow.array([[("a", 1), ("a", 2)]], pyarrow.map_(pyarrow.string(), pyarrow.int8())),
+        None,
+        "a map has a key twice",
+    ),
+    (
+        pyarrow.array(['{"a": 1, "a": 2}'], pyarrow.json_()),
+        '{"a": 1, "a": 2}',
+        "the member 'a' is there twice",
+    ),
+    (pyarrow.array(["{"], pyarrow.json_()), "{", "Expecting property name"),
+]
+
+
+@pytest.mark.parametrize(("array", "text", "found"), FORMS, ids=range(len(FORMS)))
+def test_every_type_has_one_form_nested_or_not(array: Any, text: str | None, found: Any) -> None:
+    if text is not None:
+        assert values("value=a", {"a": array}) == [text]
+    else:
+        with pytest.raises(SelectionError, match="has no text form"):
+            values("value=a", {"a": array})
+    nested = (
+        array,
+        pyarrow.StructArray.from_arrays([array], ["x"]),
+        pyarrow.ListArray.from_arrays([0, 1], array),
+        pyarrow.MapArray.from_arrays([0, 1], ["k"], array),
+    )
+    for column, outside in zip(nested, ("{}", '{{"x":{}}}', "[{}]", '{{"k":{}}}'), strict=True):
+        columns = pyarrow.record_batch({"a": column})
+        if found is None:
+            with pytest.raises(SelectionError, match="has no JSON representation"):
+                encoded("value=json(a)", columns)
+        elif isinstance(found, str) and " " in found:
+            refused = encoded("value=json(a)", columns).refused
+            assert f"column a: {found}" in str(refused[0][1])
+        else:
+            inside = json.loads(encoded("value=json(a)", columns).batch["value"][0].as_py())["a"]
+            assert inside == json.loads(outside.format(json.dumps(found)))
 
 
 # Avro
@@ -369,7 +445,7 @@ def test_without_fastavro_it_says_what_to_install() -> None:
 import sys
 sys.modules["fastavro"] = None
 import pyarrow
-from pykaproducer._load.select import Selection
+from pykaproducer._load.select import Selection, SelectionError
 schema = pyarrow.schema([("a", pyarrow.int64())])
 try:
     Selection.parse("value=avro(*, '{}')").bind(schema)
