@@ -1,14 +1,17 @@
 """The files of a source: a file, a directory or a pattern, and the format of each file.
 
 A directory is read recursively, in the order of file names. Files and directories whose name begins
-with ``.`` or ``_`` are skipped. Directories named ``NAME=VALUE`` add a column.
+with ``.`` or ``_`` are skipped. Directories named ``NAME=VALUE`` add a column. A directory that is
+a table is refused.
 """
 
 from __future__ import annotations
 
+import collections
 import glob
 import os
 import re
+import stat
 import urllib.parse
 from dataclasses import dataclass
 
@@ -65,42 +68,95 @@ def files_of(name: str) -> list[File]:
     """Return the files that a name stands for.
 
     Raises:
-        SourceError: there are none.
+        SourceError: there are none, or they are the files of a table.
     """
     if is_uri(name):
         raise SourceError(f"{name}: URIs can only be read with --spark; give a local file")
     if os.path.isdir(name):
-        return _files_below(name)
-    if name == "-" or os.path.exists(name):
-        return [File(name)]
-    if not glob.has_magic(name):
+        files = _files_below(name)
+    elif name == "-" or os.path.exists(name):
+        files = [File(name)]
+    elif not glob.has_magic(name):
         raise SourceError(f"{name}: no such file or directory")
-    found = sorted(glob.glob(name, recursive=True))
-    files = [
-        file
-        for each in found
-        for file in (_files_below(each, may_be_empty=True) if os.path.isdir(each) else [File(each)])
-    ]
-    if not files:
-        raise SourceError(f"{name}: no file matches")
+    else:
+        files = []
+        for each in sorted(glob.glob(name, recursive=True)):
+            files += _files_below(each, may_be_empty=True) if os.path.isdir(each) else [File(each)]
+        if not files:
+            raise SourceError(f"{name}: no file matches")
+    for where in sorted({os.path.dirname(os.path.abspath(each.path)) for each in files} - {name}):
+        _refuse_table(where)
     return files
 
 
 def _files_below(top: str, *, may_be_empty: bool = False) -> list[File]:
-    """Return the files in a directory and below."""
-
-    def fail(error: OSError) -> None:
-        raise SourceError(f"{error.filename}: {error.strerror}") from None
-
-    found = []
-    for where, directories, names in os.walk(top, onerror=fail, followlinks=True):
-        directories[:] = sorted(each for each in directories if not _is_hidden(each))
-        partition = _partition(os.path.relpath(where, top))
-        shown = sorted(name for name in names if not _is_hidden(name))
-        found += [File(os.path.join(where, name), partition) for name in shown]
+    """Return the files in a directory and below; what links lead to, too, but nothing twice."""
+    found: list[File] = []
+    seen: set[str] = set()
+    ways = collections.deque([top])
+    while ways:
+        # Links come last, because the columns of NAME=VALUE are in the names that are no links.
+        links: list[str] = []
+        for where in ways:
+            _visit(where, top, found, links, seen)
+        ways = collections.deque(way for way in links if os.path.realpath(way) not in seen)
     if not found and not may_be_empty:
         raise SourceError(f"{top}: the directory contains no files")
     return sorted(found, key=lambda file: file.path.split(os.sep))
+
+
+def _visit(way: str, top: str, found: list[File], links: list[str], seen: set[str]) -> None:
+    """Add the files of *way*, a directory or a file, to *found*, and the links in it to *links*."""
+    real = os.path.realpath(way)
+    if real in seen:
+        return
+    seen.add(real)
+    try:
+        if not os.path.isdir(way):
+            if not stat.S_ISREG(os.stat(way).st_mode):
+                raise SourceError(f"{way}: is not a file; name it by itself if it is a pipe")
+            found.append(File(way, _partition(os.path.relpath(os.path.dirname(way), top))))
+            return
+        with os.scandir(way) as entries:
+            names = sorted((each.name, each.is_symlink()) for each in entries)
+    except OSError as error:
+        raise SourceError(f"{error.filename}: {error.strerror}") from None
+    _refuse_table(way, only_here=True)
+    for name, is_link in names:
+        if _is_hidden(name):
+            continue
+        inner = os.path.join(way, name)
+        if is_link:
+            links.append(inner)
+        else:
+            _visit(inner, top, found, links, seen)
+
+
+#: What marks the directory of a table, its name, and how Spark reads it.
+_TABLES = (
+    ("_delta_log", "a Delta table", "SELECT * FROM delta.`{}`"),
+    (".hoodie", "a Hudi table", "SELECT * FROM hudi.`{}`"),
+    ("metadata/*.metadata.json", "an Iceberg table", "SELECT * FROM CATALOG.DATABASE.TABLE"),
+    ("_spark_metadata", "the output of a Spark stream", "SELECT * FROM FORMAT.`{}`"),
+)
+
+
+def _refuse_table(where: str, *, only_here: bool = False) -> None:
+    """Raise SourceError if a directory, or one above it, is a table.
+
+    Not all of its files are rows of the table: others were deleted, replaced, or not committed.
+    """
+    while True:
+        for mark, what, query in _TABLES:
+            if glob.glob(os.path.join(glob.escape(where), mark)):
+                raise SourceError(
+                    f"{where}: is {what}, and some of its files may be deleted or uncommitted; read it "
+                    f"with --spark MASTER --format sql '{query.format(os.path.abspath(where))}'"
+                )
+        above = os.path.dirname(where)
+        if only_here or above == where:
+            return
+        where = above
 
 
 def _is_hidden(name: str) -> bool:

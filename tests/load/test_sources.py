@@ -346,6 +346,42 @@ def test_directories_give_columns(there: pathlib.Path) -> None:
     assert [found.batch.to_pylist() for found in only] == [[{"hour": h}] for h in ("9", "11", "10")]
 
 
+@pytest.mark.parametrize(
+    ("mark", "told"),
+    [
+        ("_delta_log/0.json", "is a Delta table"),
+        (".hoodie/hoodie.properties", "is a Hudi table"),
+        ("metadata/v1.metadata.json", "is an Iceberg table"),
+        ("_spark_metadata/0", "is the output of a Spark stream"),
+    ],
+)
+@pytest.mark.parametrize("source", ["top", "top/table", "top/table/day=1", "top/table/day=1/*"])
+def test_the_files_of_a_table_are_refused(
+    source: str, mark: str, told: str, there: pathlib.Path
+) -> None:
+    """Some of them may be deleted, or not committed."""
+    write_parquet("top/table/day=1/part.parquet", {"a": [1]})
+    write(f"top/table/{mark}", b"")
+    with pytest.raises(SourceError, match=f"table: {told}.*--spark MASTER --format sql"):
+        open_source([source])
+
+
+def test_what_links_lead_to_is_read_once(there: pathlib.Path) -> None:
+    write_parquet("top/day=1/part.parquet", {"a": [1]})
+    write_parquet("else/day=2/part.parquet", {"a": [2]})
+    for link, target in (("a", "day=1"), ("self", "."), ("day=3", "../else/day=2")):
+        (there / "top" / link).symlink_to(target)
+    (there / "top/day=1/b.parquet").symlink_to("part.parquet")
+    assert rows("top") == [{"a": 1, "day": "1"}, {"a": 2, "day": "3"}]
+
+
+def test_a_pipe_in_a_directory_is_an_error(there: pathlib.Path) -> None:
+    write_parquet("top/a.parquet", {"a": [1]})
+    os.mkfifo("top/b.parquet")
+    with pytest.raises(SourceError, match=r"top/b.parquet: is not a file"):
+        open_source(["top"])
+
+
 def test_directories_of_text_give_columns_too(there: pathlib.Path) -> None:
     write("top/n=1/x.csv", "a\nx\n")
     write("top/n=two/x.jsonl", '{"a":"y"}')
