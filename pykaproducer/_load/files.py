@@ -150,7 +150,7 @@ def _refuse_table(where: str, *, only_here: bool = False) -> None:
         for mark, what, query in _TABLES:
             if glob.glob(os.path.join(glob.escape(where), mark)):
                 raise SourceError(
-                    f"{where}: is {what}, and some of its files may be deleted or uncommitted; read it "
+                    f"{where}: is {what}, and files of it may be deleted or uncommitted; read it "
                     f"with --spark MASTER --format sql '{query.format(os.path.abspath(where))}'"
                 )
         above = os.path.dirname(where)
