@@ -153,7 +153,7 @@ class IncompleteChunks:
                 barrier.armed.release()
             for key, reference in [*self.barriers.items()]:
                 if reference() is None:
-                    del self.barriers[key]
+                    self.barriers.pop(key, None)
         finally:
             self._lock.release()
         self._look(barrier)
@@ -190,7 +190,10 @@ class IncompleteChunks:
         )
 
     def _look(self, barrier: FlushBarrier) -> None:
-        """End the wait of *barrier* if it is met. May be repeated after a MemoryError."""
+        """End the wait of *barrier* if it is met. May be repeated after a MemoryError.
+
+        Without the lock, so others must not assume that the barriers they look at stay.
+        """
         if barrier.pending or self.barriers.pop(id(barrier), None) is None:
             return
         barrier.done.release()
@@ -205,7 +208,7 @@ class IncompleteChunks:
         """Note whether a barrier waits for outcomes only."""
         self._lock.acquire()
         try:
-            barriers = [reference() for reference in self.barriers.values()]
+            barriers = [reference() for reference in [*self.barriers.values()]]
             # Not any(): a Ctrl-C in a generator that it ends before its last item would be lost.
             waiting = [each for each in barriers if each is not None and each.settled_only]
             self.watches_outcomes = bool(waiting)

@@ -116,6 +116,28 @@ def test_a_barrier_that_nobody_holds_is_forgotten(rows: Rows) -> None:
     assert rows.met == []
 
 
+@pytest.mark.parametrize("arms", [True, False])
+def test_barriers_that_end_while_another_thread_looks_at_them(rows: Rows, arms: bool) -> None:
+    """A stage ends them without a lock, and the thread that waited drops them."""
+    barriers = rows.incomplete.barriers
+    rows.chunk()
+
+    class Ended:
+        """A reference to a barrier that ends while it is read."""
+
+        def __call__(self) -> None:
+            barriers.pop(-1, None)
+
+    kept = rows.barrier("first", settled_only=True)
+    barriers[-1] = Ended()  # type: ignore[assignment]
+    if arms:
+        rows.incomplete.arm(FlushBarrier())
+    else:
+        rows.incomplete._watch_outcomes()
+    assert id(kept) in barriers
+    assert -1 not in barriers
+
+
 # The rows of a transaction ------------------------------------------------------------------------
 
 
