@@ -44,6 +44,7 @@ stay in the inbox, and the thread is started later (``_util/threads.py``).
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -82,13 +83,19 @@ def spawn(name: str, target: Callable[[], None], *, daemon: bool = True) -> thre
     By default it is a daemon, which does not delay the exit of an interpreter without close(). The
     exit hook of ``producer`` flushes before that, within its time limit.
 
+    If a signal handler forks in the meantime, this returns in the child, too, where the thread does
+    not exist.
+
     Raises:
         RuntimeError, MemoryError: the system refuses a thread. See :func:`spawn_later`.
     """
-    thread = _Thread(name, target, daemon)
-    thread.start()
-    thread.decided.acquire()
-    if not thread.has_begun:
+    thread, process = _Thread(name, target, daemon), os.getpid()
+    try:
+        threads.until_fork.add(thread.decided)
+        thread.start()
+    finally:
+        threads.until_fork.discard(thread.decided)
+    if not thread.has_begun and os.getpid() == process:
         raise MemoryError("the new thread had no memory to begin")
     return thread
 
@@ -96,8 +103,8 @@ def spawn(name: str, target: Callable[[], None], *, daemon: bool = True) -> thre
 class _Thread(threading.Thread):
     """A thread whose start() returns even if there is no memory for its first steps.
 
-    Without that memory it may end before its target is called, also after start() has returned. So
-    :attr:`decided` is released when it is known whether the target is called: ``has_begun``.
+    Without that memory it may end before its target is called. So start() waits for
+    :attr:`decided`, which is released when it is known whether the target is called: ``has_begun``.
     """
 
     has_begun = False
@@ -107,17 +114,24 @@ class _Thread(threading.Thread):
         self._task: Callable[[], None] | None = target
         self.decided = held_lock()
 
+    def start(self) -> None:
+        """Start the thread, and wait until it is decided.
+
+        Event.wait() would never return in the child of a signal handler that forks.
+        """
+        started: Any = self._started  # type: ignore[attr-defined]
+        started.wait = self.decided.acquire
+        try:
+            super().start()
+        finally:
+            del started.wait
+
     def _bootstrap(self) -> None:
         try:
             super()._bootstrap()  # type: ignore[misc]
         finally:
-            while not self.has_begun:
-                try:
-                    self._started.set()  # type: ignore[attr-defined]
-                    self.decided.release()
-                    break
-                except NO_MEMORY:
-                    pass
+            if not self.has_begun:
+                self.decided.release()
 
     def run(self) -> None:
         """Run the target."""
@@ -410,8 +424,10 @@ class Worker(Generic[Item]):
         """
         if self.thread is None and threads.is_missing(self):
             self._run_here()
-        ended = True
-        for thread in self._threads.copy():
+        ended, started = True, self._threads.copy()
+        if self.thread is not None and self.thread.name == self.name:
+            started.append(self.thread)  # a Ctrl-C in spawn() may have kept it out of the others
+        for thread in started:
             if thread is not threading.current_thread():
                 thread.join(max(0.0, deadline - self.clock.monotonic()))
                 ended = ended and not thread.is_alive()

@@ -50,8 +50,8 @@ class Owner(Protocol):
 # operation is atomic in the interpreter.
 _missing: dict[Owner, None] = {}
 _keepers: dict[object, Callable[[], None]] = {}
-#: The locks for which user threads wait in :func:`acquire_or_fork`.
-_until_fork: set[_thread.LockType] = set()
+#: The locks for which user threads wait: released in the child of a fork.
+until_fork: set[_thread.LockType] = set()
 
 
 def start(owner: Owner) -> None:
@@ -138,10 +138,10 @@ def acquire_or_fork(clock: Clock, lock: _thread.LockType, deadline: float | None
     release the lock. The caller must check whether it is in the child.
     """
     try:  # not before: an interrupt in between would leave the lock there
-        _until_fork.add(lock)
+        until_fork.add(lock)
         return acquire(clock, lock, deadline)
     finally:
-        _until_fork.discard(lock)
+        until_fork.discard(lock)
 
 
 def acquire(clock: Clock, lock: Waitable, deadline: float | None) -> bool:
@@ -160,8 +160,8 @@ def acquire(clock: Clock, lock: Waitable, deadline: float | None) -> bool:
 
 def forget_all() -> None:
     """Clear the tables in a forked child, where the parent's threads do not exist."""
-    while _until_fork:
-        lock = _until_fork.pop()
+    while until_fork:
+        lock = until_fork.pop()
         if lock.locked():
             lock.release()
     _missing.clear()

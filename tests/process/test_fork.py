@@ -482,6 +482,35 @@ def test_a_signal_handler_that_forks_during_a_wait(wait: str) -> None:
     assert programs.run(script, wait) == f"child: 7\n{delivered}\n"
 
 
+@pytest.mark.parametrize("step", ["_bootstrap", "_run_target"])
+def test_a_signal_handler_that_forks_while_a_thread_starts(step: str) -> None:
+    """The thread that send() waits for does not exist in the child."""
+    script = """
+        import sys
+        from pykaproducer._pipeline.worker import _Thread
+        from pykaproducer.testing import ScriptedCluster
+
+        real = getattr(_Thread, sys.argv[1])
+
+        def first_step(thread):
+            while not hold._released.wait(0.1):
+                signal.pthread_kill(main, signal.SIGUSR1)
+            real(thread)
+
+        with ScriptedCluster(topics={"t": 1}) as cluster:
+            producer = cluster.producer()
+            setattr(_Thread, sys.argv[1], first_step)
+            delivery = producer.send("t", b"value")
+            if children == [0]:
+                os._exit(7)
+            delivery.result(30)
+            producer.close()
+            print(len(cluster.log("t")))
+        """
+    script = programs.FORKING_HANDLER + textwrap.dedent(script)
+    assert programs.run(script, step) == "child: 7\n1\n"
+
+
 def test_a_producer_of_a_scripted_cluster_is_empty_in_a_child() -> None:
     script = """
         from pykaproducer.testing import ScriptedCluster

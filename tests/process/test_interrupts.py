@@ -6,6 +6,7 @@ Nothing is lost, duplicated or broken, and a transaction is visible as a whole o
 from __future__ import annotations
 
 import contextlib
+import dis
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -90,9 +91,12 @@ def test_ctrl_c_anywhere(clusters: dict[str, ScriptedCluster], case: Case, share
 
 
 def waits_for_a_thread(place: Place) -> bool:
-    """Return whether *place* is in the wait of ``Thread.start``, with Condition's lock held."""
-    names = [code.co_qualname for code, _ in place]
-    return "Event.wait" in names and names[0] in ("Event.wait", "Condition.wait")
+    """Return whether *place* is in ``Thread.start``, which has started the thread."""
+    code, at = place[0]
+    starts = ("_start_new_thread", "_start_joinable_thread")
+    return code is threading.Thread.start.__code__ and at > max(
+        each.offset for each in dis.get_instructions(code) if each.argval in starts
+    )
 
 
 @pytest.mark.parametrize("name", ["the first send()", "the first partitions_for()"])
