@@ -310,10 +310,12 @@ class Worker(Generic[Item]):
         It has not been put if this raises MemoryError.
         """
         self._items.append(item)
-        try:
-            self.wake()
-        except NO_MEMORY:  # of a table in `threads`: the stage has no thread, or is awake
-            pass
+        while True:
+            try:
+                self.wake()
+                return
+            except NO_MEMORY:
+                _kernel.pause_for_memory()
 
     def stop(self) -> None:
         """Stop the thread after the items in the inbox, without waiting for it.

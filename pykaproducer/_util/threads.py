@@ -24,7 +24,7 @@ from typing import Final, Protocol
 
 from pykaproducer._util.clock import Clock, Waitable
 from pykaproducer._util.guarded_log import GuardedLogger
-from pykaproducer._util.memory import NO_THREAD
+from pykaproducer._util.memory import NO_MEMORY, NO_THREAD
 
 log = GuardedLogger("pykaproducer.producer")
 
@@ -55,7 +55,10 @@ until_fork: set[_thread.LockType] = set()
 
 
 def start(owner: Owner) -> None:
-    """Start the thread of *owner*, now or as soon as the system allows it."""
+    """Start the thread of *owner*, now or as soon as the system allows it.
+
+    Raises MemoryError if there is none to note that it is missing.
+    """
     try:
         owner.start_thread()
     except NO_THREAD:
@@ -63,7 +66,12 @@ def start(owner: Owner) -> None:
         # waits for.
         if owner not in _missing:
             _missing[owner] = None
-            for wake in list(_keepers.values()):
+            try:
+                keepers = list(_keepers.values())
+            except NO_MEMORY:
+                _missing.pop(owner, None)  # the next call wakes them
+                raise
+            for wake in keepers:
                 wake()
 
 
