@@ -113,6 +113,7 @@ class Reports(Worker[Slice]):
         try:
             failures = self._unreported.line(now)
         except NO_MEMORY:
+            self.shortage.wait()
             return  # it is still due
         if failures.count:
             log.error("%s", unreported(failures))

@@ -257,6 +257,7 @@ class SocketWorker(Worker[Item]):
                 except NO_MEMORY:
                     if self._in_step:
                         raise
+                    self.shortage.wait()
         except BaseException:
             self.has_crashed = True  # on_stop() comes before the crash policy
             raise

@@ -307,7 +307,8 @@ class Worker(Generic[Item]):
     def append(self, item: Item) -> None:
         """Put *item*, from another stage, without handling it inline.
 
-        It has not been put if this raises MemoryError.
+        It has not been put if this raises MemoryError. Nothing else would start the stage's thread
+        for it, so this waits for memory to do that.
         """
         self._items.append(item)
         while True:
@@ -531,7 +532,8 @@ class Worker(Generic[Item]):
             except NO_MEMORY:
                 if self._in_step:
                     raise
-                # Nothing has changed: the next round begins with a pause, if there is still none.
+                # Nothing has changed. There may be memory for what pauses() tries, not for this.
+                self.shortage.wait()
         # In the child of a fork: the sockets are the parent's.
 
     def _work_and_wait(self) -> bool:
@@ -542,17 +544,11 @@ class Worker(Generic[Item]):
             self._work()
             if self._stop_has_come and self.can_stop():
                 return True
-            deadline = self._sleeps_until = self._sleep_end()
+            deadline = self._sleeps_until = self._wakes_at(self.deadline())
         finally:
             self._running.release()  # `with` would need memory for it
         self.wait_for_items(deadline)
         return False
-
-    def _sleep_end(self) -> float | None:
-        try:
-            return self._wakes_at(self.deadline())
-        except NO_MEMORY:
-            return 0.0  # the deadline is unknown, so the stage looks again at once
 
     def pauses(self) -> bool:
         """Begin a pause, or continue it, if there is no memory for a step; return whether so.

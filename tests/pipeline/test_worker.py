@@ -16,11 +16,16 @@ from pykaproducer._machines.ordering import Ordering
 from pykaproducer._machines.partition_buffer import PartitionBuffer
 from pykaproducer._machines.sequencing import Sequencer
 from pykaproducer._net.transport import ConnectionFailed, Endpoint, Network
+from pykaproducer._pipeline import worker
+from pykaproducer._pipeline.shortage import PAUSE
 from pykaproducer._pipeline.socket_worker import SocketWorker
-from pykaproducer._pipeline.worker import Worker
+from pykaproducer._pipeline.worker import Worker, spawn
+from pykaproducer._util import threads
 from pykaproducer._util.clock import Clock
 from pykaproducer.config import Config
 from pykaproducer.testing import FakeClock
+from pykaproducer.testing._processes import tick
+from tests._support.no_memory import call_without_memory, needs_hook
 from tests.kernel.helper import TOPIC, Door, split
 
 from .helper import SOON, stage_context
@@ -168,6 +173,84 @@ def test_an_inbox_that_becomes_shorter_during_a_copy() -> None:
 
 
 # A stage with a socket, whose own thread puts items into its inbox during a turn ------------------
+
+
+def test_a_thread_is_joined_even_if_its_start_was_interrupted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Slow(Worker[str]):
+        begun, may_end = threading.Event(), threading.Event()
+
+        def handle(self, item: str) -> None:
+            self.begun.set()
+            self.may_end.wait(SOON)
+
+    def interrupted(name: str, target: Callable[[], None]) -> threading.Thread:
+        spawn(name, target)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(worker, "spawn", interrupted)
+    stage = Slow("slow", stage_context(FakeClock()))
+    with pytest.raises(KeyboardInterrupt):
+        stage.put("item")
+    assert stage.begun.wait(SOON)
+    stage.stop()
+    assert not stage.join(stage.clock.monotonic())
+    stage.may_end.set()
+    assert stage.join(stage.clock.monotonic() + SOON)
+
+
+@needs_hook
+@pytest.mark.parametrize("number", range(4))
+def test_a_stage_whose_thread_is_refused_is_noted_even_without_memory(
+    monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """Otherwise nothing would start the thread that is to handle the item."""
+
+    def refused(name: str, target: Callable[[], None]) -> threading.Thread:
+        raise MemoryError
+
+    monkeypatch.setattr(worker, "spawn", refused)
+    monkeypatch.setattr(threads, "_missing", {})
+    woken: list[str] = []
+    monkeypatch.setattr(threads, "_keepers", {None: lambda: woken.append("keeper")})
+    stage: Worker[str] = Worker("stage", stage_context(FakeClock()))
+    call_without_memory(number, stage.append, "item", count=20)
+    assert stage.inbox() == ["item"]
+    assert threads.is_missing(stage)
+    assert woken
+
+
+def test_a_stage_that_cannot_tell_its_deadline_pauses() -> None:
+    """There is memory for small things all the time."""
+    clock = FakeClock()
+
+    class Short(Worker[str]):
+        attempts = 0
+        is_short, begun, handled = True, threading.Event(), threading.Event()
+
+        def handle(self, item: str) -> None:
+            self.handled.set()
+
+        def deadline(self) -> float | None:
+            if self.is_short:
+                self.attempts += 1
+                self.begun.set()
+                raise MemoryError
+            return None
+
+    stage = Short("short", stage_context(clock))
+    stage.put("item")
+    assert stage.begun.wait(SOON)
+    for _ in range(10):  # enough for many attempts
+        stage.put("another")
+        tick()
+    assert stage.attempts == 1
+    stage.is_short = False
+    clock.jump(PAUSE)
+    assert stage.handled.wait(SOON)
+    stage.stop()
+    assert stage.join(clock.monotonic() + SOON)
 
 
 class _Asks(Network):
