@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -37,11 +38,11 @@ def embedded(options: argparse.Namespace) -> Outcome:
         # The writer waits as long as necessary, and checks for signals in between.
         producer = Producer(**{**settings, "max_block_ms": _LOOK_MS})
         load = job.begin(producer, "0", _interrupted_by(signals))
-        reading = _Reading(source, job.mapping.columns)
+        reading = LoadReading(source, job.mapping.columns)
         try:
             if options.verify:
                 refuse_unverifiable(producer.config)
-            with log_shown(), progress(f"to {options.topic or 'its topics'}", source.size) as shown:
+            with log_shown(), load_progress(options, source) as shown:
                 load.send(reading.origins(shown))
                 load.finish()
         except Interrupted:
@@ -60,6 +61,13 @@ def embedded(options: argparse.Namespace) -> Outcome:
     )
 
 
+def load_progress(
+    options: argparse.Namespace, source: LoadSource
+) -> contextlib.AbstractContextManager[Progress]:
+    """Show the progress of a load: also in a log, where a line each ten seconds says how far."""
+    return progress(f"rows to {options.topic or 'their topics'}", source.size, in_lines=True)
+
+
 def _interrupted_by(signals: _signals.Signals) -> Callable[[], None]:
     def look() -> None:
         if signals.count:
@@ -75,7 +83,7 @@ def _job(options: argparse.Namespace, source: LoadSource) -> Any:
     return Job(options.topic, mapping, rejects_of(options), options.verify)
 
 
-class _Reading:
+class LoadReading:
     """Reader of a source that records why reading stopped early."""
 
     def __init__(self, source: LoadSource, columns: Sequence[str]) -> None:
@@ -90,7 +98,7 @@ class _Reading:
         position = 0
         try:
             for batch in self._source.batches(self._columns):
-                shown.advance(batch.position - position)
+                shown.advance(batch.position - position, batch.batch.num_rows)
                 position = batch.position
                 yield Origin(batch.batch, batch.file, batch.first_row)
         except SourceError as error:

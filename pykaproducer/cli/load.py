@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pykaproducer._load.files import FORMATS
+from pykaproducer.cli._load_dry_run import dry_run
 from pykaproducer.cli._load_embedded import embedded
 from pykaproducer.cli._load_on_spark import on_spark
 from pykaproducer.cli._load_plan import Outcome
@@ -109,6 +110,12 @@ def add_parser(commands: Any) -> None:
         metavar="MASTER",
         help="run on Spark: local[*], spark://host:7077, yarn, or sc://host for Spark Connect",
     )
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="send nothing: show the columns, the first messages, and the rows that would be "
+        "rejected before they are sent",
+    )
     _add_once(parser)
     parser.add_argument(
         "--script", action="store_true", help="print the path of the script for spark-submit"
@@ -180,6 +187,8 @@ def run(options: argparse.Namespace) -> int:
         print(_SCRIPT)
         return 0
     _check(options)
+    if options.dry_run:
+        return dry_run(options)
     outcome = embedded(options) if options.spark is None else on_spark(options)
     return _report(options, outcome)
 

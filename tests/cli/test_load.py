@@ -49,6 +49,24 @@ def load(cluster: KafkaCluster, topic: str, *arguments: str) -> subprocess.Compl
     return run("load", "-t", topic, "--bootstrap-servers", servers, *arguments)
 
 
+def test_a_dry_run_sends_nothing(tmp_path: pathlib.Path) -> None:
+    source = tmp_path / "rows.csv"
+    source.write_text('id,name,price\n1,A,1.5\n2,"""no""",\n3,,-2.0\n')
+    select = ["--select", "key=id, value=json(id, price), headers.n=name, partition=price"]
+    done = run("load", str(source), "-t", "t", "-b", NOWHERE, "--dry-run", *select)
+    assert done.returncode == 1
+    assert not done.stderr
+    *lines, reason = done.stdout.decode().splitlines()
+    assert lines == [
+        "1 file, 42 B, with the columns:",
+        *("  id: string", "  name: string", "  price: string"),
+        "the first messages:",
+        """  key '2', header n '"no"', value '{"id":"2","price":null}'""",
+        "3 rows, of which 2 would be rejected",
+    ]
+    assert reason.startswith(f"  2 rejected; the first: {source}, row 0: EncodingError: partition=")
+
+
 @pytest.mark.parametrize("suffix", ["parquet", "orc", "csv", "jsonl"])
 def test_each_row_is_an_object_of_json(
     suffix: str, cluster: KafkaCluster, topic: str, tmp_path: pathlib.Path
