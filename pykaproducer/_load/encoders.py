@@ -630,24 +630,10 @@ def _base64(array: Array) -> Array:
 
 
 def _checked(array: Array) -> Array:
-    """Return JSON that a file contains, one line, as it stands. Raises if it is invalid."""
+    """Return JSON that a file contains, as it stands. Raises if it is invalid."""
     text = _utf8(array.storage)
-    for cell in text.drop_null().unique().to_pylist():
-        try:
-            json.loads(cell, parse_constant=_no_number, object_pairs_hook=_no_twins)
-        except RecursionError:
-            raise EncodingError("JSON is nested too deeply") from None
+    json_text.check(text.drop_null().unique().to_pylist())
     return text
-
-
-def _no_number(name: str) -> None:
-    raise EncodingError(f"{name} is not JSON")
-
-
-def _no_twins(members: list[tuple[str, Any]]) -> None:
-    twice = twice_named([name for name, _ in members])
-    if twice is not None:
-        raise EncodingError(f"the member {twice!r} is there twice")
 
 
 def _quoted(convert: Callable[[Array], Array]) -> Callable[[Array], Array]:

@@ -97,6 +97,17 @@ def text(array: Any, *, only_strings: bool = False) -> Any:
     return large_string(len(array), found)
 
 
+def check(cells: Sequence[str]) -> None:
+    """Raise ValueError if one of *cells* is not JSON."""
+    # Each becomes the only member of a line. Line ends are white space in JSON, and wrong in text.
+    texts = (cell.replace("\n", "\r") for cell in cells)
+    lines = "".join(f'{{"":{each}}}\n' for each in texts).encode()
+    try:
+        JsonScan(known=[""], strict=True).lines(lines, 0, len(lines))
+    except ScanError as error:
+        raise ValueError(f"the value is not JSON: {error}") from None
+
+
 def member(array: Any, name: str) -> Any:
     """Return a member of the objects in a column; ValueError if a cell is not an object."""
     if not len(array):

@@ -229,9 +229,13 @@ FORMS: list[tuple[Any, str | None, Any]] = [
     (
         pyarrow.array(['{"a": 1, "a": 2}'], pyarrow.json_()),
         '{"a": 1, "a": 2}',
-        "the member 'a' is there twice",
+        "the value is not JSON: the object has two members 'a'",
     ),
-    (pyarrow.array(["{"], pyarrow.json_()), "{", "Expecting property name"),
+    *(
+        (pyarrow.array([cell], pyarrow.json_()), cell, "the value is not JSON: ")
+        for cell in ("{", "", "NaN", "1}", '1,"":2', '1,"b":2', r'"\ud800"', '"a\nb"', "1 2")
+    ),
+    (pyarrow.array(["[1,\n2]"], pyarrow.json_()), "[1,\n2]", [1, 2]),
 ]
 
 
