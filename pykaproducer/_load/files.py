@@ -7,12 +7,13 @@ a table is refused.
 
 from __future__ import annotations
 
-import collections
 import glob
 import os
+import pathlib
 import re
 import stat
 import urllib.parse
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 _SUFFIXES = {
@@ -84,8 +85,7 @@ def files_of(name: str) -> list[File]:
             files += _files_below(each, may_be_empty=True) if os.path.isdir(each) else [File(each)]
         if not files:
             raise SourceError(f"{name}: no file matches")
-    for where in sorted({os.path.dirname(os.path.abspath(each.path)) for each in files} - {name}):
-        _refuse_table(where)
+    _refuse_tables(files)
     return files
 
 
@@ -93,20 +93,22 @@ def _files_below(top: str, *, may_be_empty: bool = False) -> list[File]:
     """Return the files in a directory and below; what links lead to, too, but nothing twice."""
     found: list[File] = []
     seen: set[str] = set()
-    ways = collections.deque([top])
+    ways = [top]
     while ways:
         # Links come last, because the columns of NAME=VALUE are in the names that are no links.
         links: list[str] = []
-        for where in ways:
-            _visit(where, top, found, links, seen)
-        ways = collections.deque(way for way in links if os.path.realpath(way) not in seen)
+        for way in ways:  # grows
+            _visit(way, top, found, ways, links, seen)
+        ways = links
     if not found and not may_be_empty:
         raise SourceError(f"{top}: the directory contains no files")
     return sorted(found, key=lambda file: file.path.split(os.sep))
 
 
-def _visit(way: str, top: str, found: list[File], links: list[str], seen: set[str]) -> None:
-    """Add the files of *way*, a directory or a file, to *found*, and the links in it to *links*."""
+def _visit(
+    way: str, top: str, found: list[File], ways: list[str], links: list[str], seen: set[str]
+) -> None:
+    """Add *way* to *found* if it is a file, or else what is in it to *ways* and to *links*."""
     real = os.path.realpath(way)
     if real in seen:
         return
@@ -121,15 +123,9 @@ def _visit(way: str, top: str, found: list[File], links: list[str], seen: set[st
             names = sorted((each.name, each.is_symlink()) for each in entries)
     except OSError as error:
         raise SourceError(f"{error.filename}: {error.strerror}") from None
-    _refuse_table(way, only_here=True)
     for name, is_link in names:
-        if _is_hidden(name):
-            continue
-        inner = os.path.join(way, name)
-        if is_link:
-            links.append(inner)
-        else:
-            _visit(inner, top, found, links, seen)
+        if not _is_hidden(name):
+            (links if is_link else ways).append(os.path.join(way, name))
 
 
 #: What marks the directory of a table, its name, and how Spark reads it.
@@ -141,22 +137,22 @@ _TABLES = (
 )
 
 
-def _refuse_table(where: str, *, only_here: bool = False) -> None:
-    """Raise SourceError if a directory, or one above it, is a table.
+def _refuse_tables(files: Sequence[File]) -> None:
+    """Raise SourceError if a directory above one of *files*, or what it links to, is a table.
 
     Not all of its files are rows of the table: others were deleted, replaced, or not committed.
     """
-    while True:
+    seen: set[str] = set()
+    for way in {os.path.dirname(each.path) for each in files if each.path != "-"}:
+        for above in map(pathlib.Path, (os.path.abspath(way), os.path.realpath(way))):
+            seen |= {str(above), *map(str, above.parents)}
+    for where in sorted(seen):
         for mark, what, query in _TABLES:
             if glob.glob(os.path.join(glob.escape(where), mark)):
                 raise SourceError(
                     f"{where}: is {what}, and files of it may be deleted or uncommitted; read it "
-                    f"with --spark MASTER --format sql '{query.format(os.path.abspath(where))}'"
+                    f"with --spark MASTER --format sql '{query.format(where)}'"
                 )
-        above = os.path.dirname(where)
-        if only_here or above == where:
-            return
-        where = above
 
 
 def _is_hidden(name: str) -> bool:
@@ -165,13 +161,27 @@ def _is_hidden(name: str) -> bool:
 
 
 def _partition(way: str) -> Partition:
-    """Return the columns from directories named NAME=VALUE."""
+    """Return the columns from directories named NAME=VALUE.
+
+    Raises:
+        SourceError: a name is there twice, or is not UTF-8.
+    """
     pairs = [part.partition("=") for part in way.split(os.sep)]
-    return tuple(
-        (urllib.parse.unquote(name), None if value == _NULL else urllib.parse.unquote(value))
-        for name, equals, value in pairs
-        if equals
-    )
+    try:
+        found = {
+            _unquoted(name): None if value == _NULL else _unquoted(value)
+            for name, equals, value in pairs
+            if equals
+        }
+    except UnicodeDecodeError:
+        raise SourceError(f"{way!r}: the directory's column is not UTF-8; rename it") from None
+    if len(found) < sum(bool(equals) for _, equals, _ in pairs):
+        raise SourceError(f"{way}: a column is in two of the directories; rename one")
+    return tuple(found.items())
+
+
+def _unquoted(text: str) -> str:
+    return urllib.parse.unquote_to_bytes(os.fsencode(text)).decode()
 
 
 def format_of(path: str) -> str:

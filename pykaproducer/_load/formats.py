@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -30,6 +31,8 @@ def reader_of(
         return CsvReader(path, partition, encoding, delimiter, infer_types)
     if kind == "jsonl":
         return JsonLinesReader(path, partition, encoding, whole_lines)
+    if not os.path.isfile(path) and (path == "-" or os.path.exists(path)):
+        raise SourceError(f"{path}: {kind} cannot be read from a pipe; save it to a file")
     readers: dict[str, type[Any]] = {
         "parquet": ParquetReader,
         "orc": OrcReader,

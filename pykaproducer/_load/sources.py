@@ -13,6 +13,7 @@ Directories named ``NAME=VALUE`` add a column of text: 01 stays 01.
 from __future__ import annotations
 
 import itertools
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -84,7 +85,7 @@ class SourcePart:
         reader, (start, _, row) = self.reader, self.part
         # The number of the first row in the file may be unknown.
         is_within = start > 0 and not row
-        name = f"{reader.path}, from {reader.unit} {start:,} on" if is_within else reader.path
+        name = f"{reader.path}, from byte {start:,} on" if is_within else reader.path
         for batch, position in reader.batches(schema, self.part):
             if batch.num_rows:
                 place = self.before + min(position, reader.size)
@@ -156,6 +157,11 @@ def open_source(names: Sequence[str], options: Options | None = None) -> LoadSou
     if options.format not in (None, *FORMATS):
         raise SourceError(f"unknown format {options.format!r}; use one of {', '.join(FORMATS)}")
     files = list(itertools.chain.from_iterable(files_of(name) for name in names))
+    seen: set[str] = set()
+    for real, file in ((os.path.realpath(file.path), file) for file in files):
+        if real in seen:
+            raise SourceError(f"{file.path}: this file is in the source twice; name it once")
+        seen.add(real)
     kinds = [options.format or format_of(file.path) for file in files]
     if set(kinds) != {"jsonl"}:
         options = replace(options, whole_lines=False)

@@ -10,7 +10,7 @@ import select
 import stat
 import sys
 import tempfile
-from typing import Any, NoReturn
+from typing import Any
 
 import pyarrow
 
@@ -66,9 +66,6 @@ class Pipe:
         """Close it before the second pass."""
         self._file.close()
         self._kept.close()
-
-    def __reduce__(self) -> NoReturn:
-        raise SourceError(f"{self._path}: a pipe can only be read without --spark")
 
 
 class _PipeStream(io.RawIOBase):
@@ -180,7 +177,7 @@ def decompressed(file: Any, compression: str | None) -> Any:
     return _Xz(file) if compression == "xz" else pyarrow.CompressedInputStream(file, compression)
 
 
-class _Decoded(io.RawIOBase):
+class Decoded(io.RawIOBase):
     """A stream of UTF-8 from another encoding."""
 
     def __init__(self, stream: Any, path: str, encoding: str) -> None:
@@ -216,19 +213,14 @@ class _Decoded(io.RawIOBase):
         return count
 
 
-def check_encoding(encoding: str) -> bool:
-    """Return whether *encoding* is another one than UTF-8; SourceError if it is unknown."""
+def is_utf8(encoding: str) -> bool:
+    """Return whether *encoding* is UTF-8; SourceError if it is unknown."""
     try:
         name = codecs.lookup(encoding).name
         io.TextIOWrapper(io.BytesIO(), encoding)  # refuses codecs that are not for text
     except (LookupError, ValueError):
         raise SourceError(f"unknown encoding {encoding!r}; for example utf-16, latin-1") from None
-    return name != "utf-8"
-
-
-def decoded(stream: Any, path: str, encoding: str) -> Any:
-    """Return a stream of UTF-8."""
-    return _Decoded(stream, path, encoding) if check_encoding(encoding) else stream
+    return name == "utf-8"
 
 
 class Blocks:

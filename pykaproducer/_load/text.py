@@ -27,12 +27,12 @@ from pykaproducer._load.json_text import JSON, fields_of, large_string, of_text
 from pykaproducer._load.reader import WHOLE, FilePart, FileReader, Read
 from pykaproducer._load.streams import (
     Blocks,
+    Decoded,
     Pipe,
     Range,
-    check_encoding,
-    decoded,
     decompressed,
     is_pipe,
+    is_utf8,
 )
 
 #: Maximum number of cells that are read at once, and of columns.
@@ -51,7 +51,7 @@ class _Text(FileReader):
 
     def __init__(self, path: str, partition: Partition, encoding: str) -> None:
         self._encoding = encoding
-        self._is_utf8 = not check_encoding(encoding)
+        self._is_utf8 = is_utf8(encoding)
         self._compression = COMPRESSIONS.get(os.path.splitext(path)[1].lower())
         with self.errors():
             self._pipe = Pipe(path) if is_pipe(path) else None
@@ -69,14 +69,15 @@ class _Text(FileReader):
                 file = self._pipe.first() if first else self._pipe.second()
             stack.enter_context(file)
             stream = file if part.stop is None and not part.start else Range(file, part)
-            stream = decoded(decompressed(stream, self._compression), self.path, self._encoding)
-            marks = self._is_utf8 and not part.start
+            stream = decompressed(stream, self._compression)
+            if not self._is_utf8:
+                stream = Decoded(stream, self.path, self._encoding)
             try:
                 blocks = Blocks(
                     stream,
                     self.path,
                     carriage_returns=self.carriage_returns,
-                    marks=marks,
+                    marks=not part.start,
                     eager=self._pipe is not None,
                 )
                 yield blocks, file

@@ -191,6 +191,12 @@ def test_other_encodings(there: pathlib.Path, encoding: str) -> None:
     assert "unknown encoding 'rot13'" in error("x.csv", encoding="rot13")
 
 
+def test_a_byte_order_mark_is_no_text(there: pathlib.Path) -> None:
+    for name, text in (("x.csv", "a\n1\n"), ("x.jsonl", '{"a":"1"}\n')):
+        write(name, f"\ufeff{text}".encode("utf-16-le"))
+        assert rows(name, encoding="utf-16-le") == [{"a": "1"}]
+
+
 def test_text_of_another_encoding_than_the_given_one(there: pathlib.Path) -> None:
     write("x.csv", "a\n1\n".encode("utf-16")[:-1])
     assert "x.csv: not utf-16 at byte 8: truncated data; " in error("x.csv", encoding="utf-16")
@@ -211,6 +217,13 @@ def test_a_pipe_is_read_once(there: pathlib.Path, options: dict[str, Any]) -> No
     with pytest.raises(SourceError, match="without --spark"):
         pickle.dumps(source.parts(1))
     assert error("-") == "-: name the format of standard input with --format csv or jsonl"
+
+
+@pytest.mark.parametrize("kind", ["parquet", "orc", "arrow", "avro"])
+def test_a_pipe_of_a_format_that_is_no_text(there: pathlib.Path, kind: str) -> None:
+    os.mkfifo("pipe")
+    for name in ("pipe", "-"):
+        assert f"{name}: {kind} cannot be read from a pipe; save it" in error(name, format=kind)
 
 
 def test_a_file_that_changes_while_it_is_read(there: pathlib.Path) -> None:
@@ -375,6 +388,29 @@ def test_what_links_lead_to_is_read_once(there: pathlib.Path) -> None:
     assert rows("top") == [{"a": 1, "day": "1"}, {"a": 2, "day": "3"}]
 
 
+def test_a_file_that_is_named_twice(there: pathlib.Path) -> None:
+    write("top/a.csv", "a\n1\n")
+    with pytest.raises(SourceError, match=r"top/a.csv: this file is in the source twice"):
+        open_source(["top", "top/*.csv"])
+
+
+@pytest.mark.parametrize(
+    ("directory", "said"),
+    [
+        (b"day=1/day=2", "day=1/day=2: a column is in two of the directories"),
+        (b"day=%ff", "'day=%ff': the directory's column is not UTF-8"),
+        (b"day=\xff", r"'day=\\udcff': the directory's column is not UTF-8"),
+    ],
+)
+def test_directories_whose_columns_are_refused(
+    directory: bytes, said: str, there: pathlib.Path
+) -> None:
+    os.makedirs(b"top/" + directory)
+    pathlib.Path(os.fsdecode(b"top/" + directory), "x.csv").write_text("a\n1\n")
+    with pytest.raises(SourceError, match=said):
+        open_source(["top"])
+
+
 def test_a_pipe_in_a_directory_is_an_error(there: pathlib.Path) -> None:
     write_parquet("top/a.parquet", {"a": [1]})
     os.mkfifo("top/b.parquet")
@@ -446,9 +482,10 @@ def test_nothing_is_there(there: pathlib.Path, name: str, said: str) -> None:
 def test_batches_say_their_file_their_row_and_how_far_it_is(there: pathlib.Path) -> None:
     numbers = pyarrow.array(range(150_000))
     write_parquet("a.parquet", {"n": numbers}, row_group_size=40_000)
-    write("b.csv", "n,m\n" + "".join(f"{number},{number}\n" for number in range(1_000_000)))
+    for name in ("b.csv", "c.csv"):
+        write(name, "n,m\n" + "".join(f"{number},{number}\n" for number in range(1_000_000)))
     source = open_source(["a.parquet"])
-    together = list(open_source(["b.csv", "b.csv"]).batches(["m"]))
+    together = list(open_source(["b.csv", "c.csv"]).batches(["m"]))
     assert source.size == pathlib.Path("a.parquet").stat().st_size
     for found in (list(source.batches()), together):
         row: dict[str, int] = {}
