@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pykaproducer._load.mapping import Mapping
-from pykaproducer._load.rejects import Origin, Rejects, RejectsDirectory, unsent
+from pykaproducer._load.refused import RefusedRow
+from pykaproducer._load.rejects import Origin, Rejects, RejectsDirectory
 from pykaproducer._load.summary import Summary
 from pykaproducer._load.writer import Writer
 from pykaproducer.errors import DeliveryFailures, FlushTimeoutError
@@ -91,4 +92,5 @@ class RunningLoad:
         before = self._writer.rows
         self._writer.write(batch, origin._replace(rows=mapped.rows))
         if refused and not self._refused.ends_the_load:
-            self._refused.take(origin, list(unsent(refused, before)))
+            rows = [RefusedRow(before + place, place, error) for place, error in refused]
+            self._refused.take(origin, rows)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import abc
 import contextlib
 import os
-import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -18,9 +17,6 @@ import pyarrow
 
 from pykaproducer._load.encoders import conform
 from pykaproducer._load.files import Partition, SourceError
-
-#: The row number in pyarrow's errors about JSON.
-_ROW = re.compile(r"(?<=\bin row )\d+")
 
 
 class FilePart(NamedTuple):
@@ -54,8 +50,6 @@ class FileReader(abc.ABC):
 
     #: Advice for the case that the file is not of this format.
     advice: str
-    #: What the numbers of a part count, as a noun.
-    unit = "byte"
 
     def __init__(self, path: str, partition: Partition) -> None:
         self.path = path
@@ -82,12 +76,16 @@ class FileReader(abc.ABC):
         """
         constants = dict(self.partition)
         own = pyarrow.schema([each for each in schema if each.name not in constants])
+        row = part.first_row
         with self.errors():
             for batch, position in self._read(own, part):
-                yield Read(self._completed(batch, schema, constants), position)
+                yield Read(self._completed(batch, schema, constants, row), position)
+                row += batch.num_rows
 
-    def _completed(self, batch: Any, schema: Any, constants: dict[str, str | None]) -> Any:
-        """Return *batch* with exactly the columns of *schema*."""
+    def _completed(
+        self, batch: Any, schema: Any, constants: dict[str, str | None], row: int
+    ) -> Any:
+        """Return *batch*, which begins at *row*, with exactly the columns of *schema*."""
         columns = []
         found = dict(zip(batch.schema.names, batch.columns, strict=True))
         for each in schema:
@@ -98,7 +96,11 @@ class FileReader(abc.ABC):
                 try:
                     column = conform(found[each.name], each.type)
                 except pyarrow.ArrowInvalid as error:
-                    raise SourceError(f"{self.path}: column {each.name}: {error}") from None
+                    raise SourceError(
+                        f"{self.path}: rows {row} to {row + batch.num_rows - 1}, column "
+                        f"{each.name}: {error}; its type in other files is another: load the file "
+                        f"separately"
+                    ) from None
             else:
                 column = pyarrow.nulls(batch.num_rows, each.type)
             columns.append(column)
@@ -107,21 +109,15 @@ class FileReader(abc.ABC):
         return pyarrow.RecordBatch.from_arrays(columns, schema=schema)
 
     @contextlib.contextmanager
-    def errors(self, first_row: int = 0) -> Iterator[None]:
-        """Convert errors of pyarrow and of the system to SourceErrors that name the file.
-
-        *first_row* is added to pyarrow's row numbers, which are relative to the part it was given.
-        """
+    def errors(self) -> Iterator[None]:
+        """Convert errors of pyarrow and of the system to SourceErrors that name the file."""
         try:
             yield
         except (OSError, pyarrow.ArrowException, UnicodeError) as error:
-            reason = str(error)
+            reason = f"{str(error).strip()}; {self.advice}"
             # An error with an errno is the system's; the content of the file is not at fault.
             if isinstance(error, OSError) and error.errno is not None:
                 reason = os.strerror(error.errno)
-            else:
-                reason = _ROW.sub(lambda found: str(int(found[0]) + first_row), reason.strip())
-                reason = f"{reason}; {self.advice}"
             raise SourceError(f"{self.path}: {reason}") from error
 
     @abc.abstractmethod

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import os
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -209,9 +209,3 @@ def _can_be_written(kind: Any) -> bool:
     except pyarrow.ArrowException:
         return False
     return True
-
-
-def unsent(failures: Sequence[tuple[int, Exception]], before: int) -> Iterator[RefusedRow]:
-    """Yield the rows of a batch that could not be mapped; *before*: rows before the batch."""
-    for place, error in failures:
-        yield RefusedRow(before + place, place, error)
