@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from typing import Any
 
 from pykaproducer._config.file_contents import with_contents
 from pykaproducer._load.files import is_uri
+from pykaproducer._load.sources import LoadSource
 from pykaproducer.cli._load_plan import (
     Outcome,
     files_of,
@@ -34,16 +36,14 @@ def on_spark(options: argparse.Namespace) -> Outcome:
     except ImportError as error:
         raise UserError(f"--spark: {error}") from None
     settings = settings_from(options)
-    files = None if _is_sparks(options) else files_of(options)
+    files = None if _is_sparks(options) else _files(options)
+    reading = _reading(load, options) if files is None else None
     try:
         session, ours = load.session_on(options.spark)
     except load.SparkError as error:
         raise CommandError(f"--spark {options.spark}: {error}") from None
     try:
-        if files is not None:
-            source = load.files(session, files)
-        else:
-            source = load.query(session, _reading(load, options))
+        source = load.files(session, files) if files is not None else load.query(session, reading)
         return _load(load, source, options, settings)
     except load.SparkError as error:
         raise CommandError(str(error)) from None
@@ -57,9 +57,19 @@ def _is_sparks(options: argparse.Namespace) -> bool:
     return options.format in ("table", "sql") or any(map(is_uri, options.source))
 
 
+def _files(options: argparse.Namespace) -> LoadSource:
+    files = files_of(options)
+    for path in files.files:
+        if path == "-" or not os.path.isfile(path):
+            raise UserError(f"{path}: a pipe can only be read without --spark")
+    return files
+
+
 def _reading(load: Any, options: argparse.Namespace) -> Any:
     if not all(map(is_uri, options.source)) and options.format not in ("table", "sql"):
         raise UserError("load: give either URIs, which Spark reads, or local files")
+    if options.encoding != "utf-8":
+        raise UserError("--encoding: not for sources that Spark reads (URIs, tables, queries)")
     return load.Reading(
         tuple(options.source), options.format, options.delimiter, options.infer_types
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,7 +78,7 @@ def rejects_of(options: argparse.Namespace) -> Any:
 
     if options.rejects is None:
         return None
-    if options.rejects in options.source:
+    if os.path.realpath(options.rejects) in map(os.path.realpath, options.source):
         raise UserError(f"--rejects {options.rejects}: is also the source; name another directory")
     directory = RejectsDirectory.of(options.rejects)
     try:
