@@ -202,8 +202,11 @@ class _Input:
         if self.name == _STDIN:
             yield _stdin()
             return
-        fd = os.open(self.name, os.O_RDONLY)
+        # Opening a named pipe waits for its writer, and no signal ends that. On Linux, select()
+        # waits for a writer, too; elsewhere the pipe would seem to have ended.
+        fd = os.open(self.name, os.O_RDONLY | (os.O_NONBLOCK if sys.platform == "linux" else 0))
         try:
+            os.set_blocking(fd, True)
             yield fd
         finally:
             os.close(fd)

@@ -6,6 +6,7 @@ import os
 import pathlib
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Callable
 
@@ -113,6 +114,17 @@ def test_what_cannot_be_delivered_is_kept(
     # Depends on whether it has already sent what it has read.
     assert "abandoned after the interrupt" in told or "read, but not sent" in told
     assert rejects.read_bytes() + unread == DATA
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the others wait in open()")
+def test_a_named_pipe_without_a_writer(tmp_path: pathlib.Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    arguments = ("produce", "-t", "t", "--bootstrap-servers", NOWHERE, str(tmp_path / "pipe"))
+    with subprocess.Popen(command(*arguments), stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        assert NOWHERE.encode() in process.stderr.readline()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE) == 143
 
 
 def test_without_rejects_the_summary_says_what_is_lost() -> None:
