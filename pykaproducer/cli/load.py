@@ -85,8 +85,8 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "load",
         help="send files, tables or queries, one message per row",
-        description="Send each row of Parquet, ORC, CSV or JSON Lines files as one message; with\n"
-        "Spark, also each row of a table or a query.",
+        description="Send each row of Parquet, ORC, Arrow, Avro, CSV or JSON Lines files as one\n"
+        "message; with Spark, also each row of a table or a query.",
         epilog=_EXAMPLES,
         **parser_like,
     )
