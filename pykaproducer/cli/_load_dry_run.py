@@ -7,6 +7,8 @@ from typing import Any
 
 from pykaproducer._load.sources import LoadSource
 from pykaproducer._load.summary import Summary
+from pykaproducer._load.writer import Interrupted
+from pykaproducer.cli import _signals
 from pykaproducer.cli._load_embedded import LoadReading
 from pykaproducer.cli._load_plan import files_of, selection_of
 from pykaproducer.cli._progress import progress
@@ -27,7 +29,11 @@ def dry_run(options: argparse.Namespace) -> int:
     source = files_of(options)
     mapping = selection_of(options, source.schema)
     _print_columns(source)
-    summary, rows, problem = _read(source, mapping)
+    with _signals.counted() as signals:
+        try:
+            summary, rows, problem = _read(source, mapping, signals)
+        except Interrupted:
+            return 128 + signals.number
     print(f"{rows:,} rows, of which {summary.refused:,} would be rejected")
     for text, count in summary.reasons.values():
         print(f"  {count:,} rejected; the first: {text}")
@@ -46,14 +52,16 @@ def _print_columns(source: LoadSource) -> None:
         print(f"  {field.name}: {kind}")
 
 
-def _read(source: LoadSource, mapping: Any) -> tuple[Summary, int, str | None]:
+def _read(
+    source: LoadSource, mapping: Any, signals: _signals.Signals
+) -> tuple[Summary, int, str | None]:
     """Encode all rows. Return the rejected ones, the number of all, and why reading has ended."""
     from pykaproducer._load.cells import messages
     from pykaproducer._load.rejects import Rejects, unsent
 
     rejects, summary = Rejects(None, "dry-run"), Summary()
     rows = shown = 0
-    reading = LoadReading(source, mapping.columns)
+    reading = LoadReading(source, mapping.columns, signals)
     with progress("read", source.size) as bar:
         for origin in reading.origins(bar):
             mapped = mapping(origin.batch)

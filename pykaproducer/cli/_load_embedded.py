@@ -38,7 +38,7 @@ def embedded(options: argparse.Namespace) -> Outcome:
         # The writer waits as long as necessary, and checks for signals in between.
         producer = Producer(**{**settings, "max_block_ms": _LOOK_MS})
         load = job.begin(producer, "0", _interrupted_by(signals))
-        reading = LoadReading(source, job.mapping.columns)
+        reading = LoadReading(source, job.mapping.columns, signals)
         try:
             if options.verify:
                 refuse_unverifiable(producer.config)
@@ -86,20 +86,30 @@ def _job(options: argparse.Namespace, source: LoadSource) -> Any:
 class LoadReading:
     """Reader of a source that records why reading stopped early."""
 
-    def __init__(self, source: LoadSource, columns: Sequence[str]) -> None:
+    def __init__(
+        self, source: LoadSource, columns: Sequence[str], signals: _signals.Signals
+    ) -> None:
         self.problem: str | None = None
+        self._signals = signals
         self._source = source
         self._columns = columns
 
     def origins(self, shown: Progress) -> Iterator[Any]:
-        """Yield the batches of the source."""
+        """Yield the batches of the source. A signal ends the wait for a pipe by Interrupted."""
         from pykaproducer._load.rejects import Origin
 
         position = 0
         try:
+            self._signals.error = Interrupted
             for batch in self._source.batches(self._columns):
+                self._signals.error = None
                 shown.advance(batch.position - position, batch.batch.num_rows)
                 position = batch.position
                 yield Origin(batch.batch, batch.file, batch.first_row)
+                self._signals.error = Interrupted
+                if self._signals.count:  # it came before that
+                    raise Interrupted
         except SourceError as error:
             self.problem = f"{error}: only a part of it was read"
+        finally:
+            self._signals.error = None

@@ -345,7 +345,7 @@ class Sender:
 
     def _announce_end(self) -> None:
         notify(
-            f"stopping: waiting up to {GRACE:.0f} s for {self.unaccounted:,} pending lines; "
+            f"stopping: waiting up to {GRACE:.0f} s for {self.unaccounted:,} pending {self.unit}; "
             f"interrupt again to abandon them"
         )
 

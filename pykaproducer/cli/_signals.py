@@ -48,7 +48,9 @@ def raised() -> Iterator[None]:
 class Signals:
     """A counter of SIGINT, SIGTERM and SIGHUP that also interrupts waits for input.
 
-    The handlers do not raise, because an exception could lose input that was just read:
+    The handlers do not raise unless :attr:`error` is set, because an exception could lose input
+    that was just read:
+
     1. read() returns a piece of the input. 2. A signal arrives, and the handler raises. 3. The
     piece was never assigned, so its lines are neither sent nor kept.
     """
@@ -57,6 +59,8 @@ class Signals:
         self.count = 0
         #: Number of the first signal.
         self.number = 0
+        #: What the handlers raise, while what they interrupt may be abandoned; None: nothing.
+        self.error: type[Exception] | None = None
         self._woken, self._wake = os.pipe()
         os.set_blocking(self._wake, False)
 
@@ -78,6 +82,8 @@ class Signals:
     def _came(self, number: int, frame: FrameType | None) -> None:
         self.count += 1
         self.number = self.number or number
+        if self.error is not None:
+            raise self.error
 
 
 @contextlib.contextmanager

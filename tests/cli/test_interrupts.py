@@ -127,6 +127,21 @@ def test_a_named_pipe_without_a_writer(tmp_path: pathlib.Path) -> None:
         assert process.wait(PATIENCE) == 143
 
 
+def test_load_while_it_waits_for_a_pipe() -> None:
+    short = [word for name in ("delivery", "request") for word in ("-X", f"{name}_timeout_ms=500")]
+    arguments = ("load", "-t", "t", "-b", NOWHERE, *short, "-X", "linger_ms=0", "--format", "jsonl")
+    with subprocess.Popen(
+        command(*arguments, "-"), stdin=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        process.stdin.write(b'{"a":1}\n')
+        process.stdin.flush()
+        assert NOWHERE.encode() in process.stderr.readline()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE) == 143
+
+
 def test_without_rejects_the_summary_says_what_is_lost() -> None:
     fed = Fed("produce", "-t", "t", "--bootstrap-servers", NOWHERE)
     assert fed.reading.wait(PATIENCE)
