@@ -37,7 +37,7 @@ def on_spark(options: argparse.Namespace) -> Outcome:
         raise UserError(f"--spark: {error}") from None
     settings = settings_from(options)
     files = None if _is_sparks(options) else _files(options)
-    reading = _reading(load, options) if files is None else None
+    reading: Any = _reading(load, options) if files is None else None
     try:
         session, ours = load.session_on(options.spark)
     except load.SparkError as error:
