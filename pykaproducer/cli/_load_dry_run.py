@@ -57,7 +57,8 @@ def _read(
 ) -> tuple[Summary, int, str | None]:
     """Encode all rows. Return the rejected ones, the number of all, and why reading has ended."""
     from pykaproducer._load.cells import messages
-    from pykaproducer._load.rejects import Rejects, unsent
+    from pykaproducer._load.refused import RefusedRow
+    from pykaproducer._load.rejects import Rejects
 
     rejects, summary = Rejects(None, "dry-run"), Summary()
     rows = shown = 0
@@ -69,7 +70,8 @@ def _read(
                 print("the first messages:" * (not shown), end="\n" * (not shown))
                 print(f"  {_shown(message)}")
                 shown += 1
-            rejects.take(origin, list(unsent(mapped.refused, rows)))
+            refused = [RefusedRow(rows + place, place, error) for place, error in mapped.refused]
+            rejects.take(origin, refused)
             rows += origin.batch.num_rows
     rejects.finish(summary)
     return summary, rows, reading.problem
