@@ -10,7 +10,7 @@ import select
 import stat
 import sys
 import tempfile
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow
 
@@ -66,6 +66,9 @@ class Pipe:
         """Close it before the second pass."""
         self._file.close()
         self._kept.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise SourceError(f"{self._path}: a pipe can only be read without --spark")
 
 
 class _PipeStream(io.RawIOBase):
