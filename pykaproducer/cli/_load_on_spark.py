@@ -58,11 +58,11 @@ def _is_sparks(options: argparse.Namespace) -> bool:
 
 
 def _files(options: argparse.Namespace) -> LoadSource:
-    files = files_of(options)
-    for path in files.files:
-        if path == "-" or not os.path.isfile(path):
-            raise UserError(f"{path}: a pipe can only be read without --spark")
-    return files
+    for name in options.source:  # before any is opened
+        is_pipe = os.path.exists(name) and not (os.path.isfile(name) or os.path.isdir(name))
+        if name == "-" or is_pipe:
+            raise UserError(f"{name}: a pipe can only be read without --spark")
+    return files_of(options)
 
 
 def _reading(load: Any, options: argparse.Namespace) -> Any:

@@ -5,16 +5,23 @@ from __future__ import annotations
 import sys
 import sysconfig
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
 #: Without the GIL, the hook of CPython 3.13 corrupts the interpreter's own memory. A loop over it
 #: and a few lists crashes; 3.14 passes.
-needs_hook = pytest.mark.skipif(
+_can_refuse = pytest.mark.skipif(
     bool(sysconfig.get_config_var("Py_GIL_DISABLED")) and sys.version_info < (3, 14),
     reason="set_nomemory() crashes free-threaded CPython 3.13",
 )
+
+Test = TypeVar("Test", bound=Callable[..., object])
+
+
+def needs_hook(test: Test) -> Test:
+    """Mark a test that refuses allocations: it is not measured, as coverage would need some."""
+    return _can_refuse(pytest.mark.no_cover(test))
 
 
 def call_without_memory(
