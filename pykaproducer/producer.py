@@ -293,11 +293,13 @@ class Producer(AdmissionHooks, TransactionalMethods):
 
     def _stop(self, pipeline: Pipeline, reason: str | None) -> None:
         # On a separate thread, so that a KeyboardInterrupt in this one can neither divide an
-        # outcome nor stop the shutdown.
+        # outcome nor stop the shutdown. A `with` block that begins to wait later gets nothing of
+        # what this call has failed: abort() in the block logs it.
+        ended = functools.partial(self._end, pipeline, reason, self._handover)
         try:
-            end = spawn(f"{self._name}-end", functools.partial(self._end, pipeline, reason))
+            end = spawn(f"{self._name}-end", ended)
         except NO_THREAD:  # no thread can be started; stop on this one
-            self._end(pipeline, reason)
+            ended()
             return
         end.join(_END_TIME)
         if end.is_alive():
@@ -305,7 +307,9 @@ class Producer(AdmissionHooks, TransactionalMethods):
                 "close(): not all threads stopped within %.3g s; stopping continues", _END_TIME
             )
 
-    def _end(self, pipeline: Pipeline, reason: str | None) -> None:
+    def _end(
+        self, pipeline: Pipeline, reason: str | None, handover: closing.Handover | None
+    ) -> None:
         """Fail all messages without an outcome for *reason*, and stop all threads."""
         with self._ending:
             if self._pipeline is not pipeline:
@@ -319,7 +323,7 @@ class Producer(AdmissionHooks, TransactionalMethods):
                 log.warning("close(): still running after %.3g s: %s", _STOP_TIME, ", ".join(late))
             # Non-blocking: a flush() that takes them at this moment reports them.
             taken = pipeline.unreported.try_take()
-            if self._handover is None or not self._handover.give(taken):
+            if handover is None or not handover.give(taken):
                 closing.report(taken, "close()")
             self._pipeline = None
             self._made.clear()

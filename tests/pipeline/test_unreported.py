@@ -29,6 +29,7 @@ from tests._support.threads import Call
 
 from .helper import (
     FAST,
+    LINGERING,
     SOON,
     ended,
     error_of,
@@ -309,6 +310,27 @@ def test_what_close_has_logged_a_block_does_not_raise(errors: Errors) -> None:
         producer.send("t", b"value")
         producer.close()
     assert len(errors.all(1)) == 1
+
+
+def test_what_abort_has_failed_a_block_does_not_raise(
+    errors: Errors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even if the producer still stops when the block ends: a callback has not returned."""
+    monkeypatch.setattr("pykaproducer.producer._END_TIME", 0)
+    is_called = threading.Event()
+
+    def block(error: BaseException | None, delivery: Delivery) -> None:
+        is_called.set()
+        errors.all(1)
+
+    with ScriptedCluster(topics={"t": 1}) as cluster:
+        with cluster.producer(**LINGERING) as producer:
+            producer.send("t", b"value", on_delivery=block)
+            producer.send("t", b"value")
+            producer.abort()
+            assert is_called.wait(SOON)
+        (line,) = errors.all(1)
+    assert line.startswith("close(): 1 message was not delivered")
 
 
 def test_the_drop_in_logs_where_the_producer_raises(errors: Errors) -> None:
