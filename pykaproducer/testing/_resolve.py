@@ -16,7 +16,8 @@ import jgo
 def main() -> None:
     """Run ``_resolve.py ENDPOINT OUTPUT``: write the paths of the jars as a JSON list."""
     endpoint, output = sys.argv[1:]
-    environment = jgo.build(endpoint)
+    # Not an environment that exists: a download that was interrupted leaves one without some jars.
+    environment = jgo.build(endpoint, update=True)
     # jgo classifies most of Kafka's jars as modules; all of them belong on the class path.
     Path(output).write_text(json.dumps([str(jar) for jar in environment.all_jars]))
 
