@@ -40,6 +40,7 @@ from pykaproducer._config.schema import (
     Host,
     Setting,
     choice,
+    differ,
     integer,
     milliseconds,
     named,
@@ -399,7 +400,7 @@ class Config(SecuritySettings, NetworkSettings):
             f"{row.name}="
             + ("<not shown>" if row.secret else repr(row.kind.without_secrets(value)))
             for row in _FIELDS
-            if (value := getattr(self, row.name)) != row.parse(row.default)
+            if differ(value := getattr(self, row.name), row.parse(row.default))
         ]
         return f"Config({', '.join(changed)})"
 

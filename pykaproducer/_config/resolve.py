@@ -16,7 +16,7 @@ from typing import Any
 
 from pykaproducer._config.java import translate
 from pykaproducer._config.librdkafka import LIBRDKAFKA, is_of_consumers
-from pykaproducer._config.schema import Setting, shown
+from pykaproducer._config.schema import Setting, differ, shown
 from pykaproducer.errors import ConfigurationError, UnsupportedFeatureError
 
 log = logging.getLogger("pykaproducer.config")
@@ -91,9 +91,9 @@ def resolve_settings(
         row = known[own]
         as_text = isinstance(given, str) and (texts or name != row.name)
         value = row.read(given, name) if as_text else row.parse(given, name)
-        if row.name in found.values and found.values[row.name] != value:
+        if row.name in found.values and differ(found.values[row.name], value):
             _refuse_two(row, given_as[row.name], name, found.values[row.name], value)
-        if row.refused and value != row.default:
+        if row.refused and differ(value, row.default):
             raise UnsupportedFeatureError(f"setting {name}: {row.refused}")
         if row.no_effect and name != row.name:
             found.without_effect[name] = row.no_effect

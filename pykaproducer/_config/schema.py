@@ -142,10 +142,20 @@ def named(fields: Iterable[Any]) -> tuple[Setting, ...]:
 
 
 def shown(value: object) -> str:
-    """Return a shortened repr of *value* for an error message."""
+    """Return a shortened repr of *value*, in one line, for an error message."""
     short = reprlib.Repr()
     short.maxstring = short.maxother = 60
-    return short.repr(value)
+    return " ".join(map(str.strip, short.repr(value).splitlines()))  # an array's repr has several
+
+
+def differ(one: Any, other: Any) -> bool:
+    """Return whether two values of a setting differ; those that cannot be compared do."""
+    if one is other:
+        return False
+    try:
+        return bool(one != other)
+    except (TypeError, ValueError, ArithmeticError):  # arrays, and decimal's sNaN
+        return True
 
 
 def settings_table(rows: Iterable[Setting]) -> str:
@@ -237,7 +247,7 @@ def choice(*names: str) -> Kind:
     """Return a kind that accepts one of *names*."""
 
     def parse(value: Any) -> str:
-        if value not in names:
+        if not isinstance(value, str) or value not in names:
             raise ValueError
         return str(value)
 
@@ -290,15 +300,18 @@ def _parse_acks(value: Any) -> int:
 
 def _parse_retries(value: Any) -> int:
     # kafka-python's default is float("inf").
-    return INT_MAX if value == math.inf else _in_range(_whole(value), 0, INT_MAX)
+    if isinstance(value, float) and value == math.inf:
+        return INT_MAX
+    return _in_range(_whole(value), 0, INT_MAX)
+
+
+_parse_codec = choice(*CODECS).parse
 
 
 def _parse_compression(value: Any) -> str | None:
-    if value is None or value == "none":
+    if value is None or (isinstance(value, str) and value == "none"):
         return None
-    if value not in tuple(CODECS):  # a tuple, because *value* may be unhashable
-        raise ValueError
-    return str(value)
+    return str(_parse_codec(value))
 
 
 def _parse_socket_options(value: Any) -> tuple[tuple[int, int, int], ...]:
@@ -361,7 +374,7 @@ def _server(one: Any) -> Host:
             port = port if colon else 9092
     if not isinstance(host, str) or not host or any(letter in host for letter in " /@;"):
         hint = "; addresses are separated by commas" if ";" in str(host) else ""
-        raise WrongValueError(f"{one!r} has no valid host name{hint}")
+        raise WrongValueError(f"{shown(one)} has no valid host name{hint}")
     return host, _port(port, one)
 
 
@@ -379,7 +392,7 @@ def _port(port: Any, one: Any) -> int:
     try:
         return _in_range(int(port) if isinstance(port, str) else _whole(port), 1, 65535)
     except (TypeError, ValueError):
-        raise WrongValueError(f"the port of {one!r} is not a number from 1 to 65535") from None
+        raise WrongValueError(f"the port of {shown(one)} is not a number from 1 to 65535") from None
 
 
 def named_or_callable(names: tuple[str, ...]) -> Kind:

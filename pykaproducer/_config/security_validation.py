@@ -13,6 +13,7 @@ from pykaproducer._config import jaas
 from pykaproducer._config.key_store import AUTHORITIES, CERTIFICATES, is_pem, read_file
 from pykaproducer._config.oauth_settings import OAuthSettings
 from pykaproducer._config.oauth_validation import LOGIN_OPTIONS, check_tokens, login_options
+from pykaproducer._config.schema import differ
 from pykaproducer._config.security import MECHANISMS, NAMES, SecuritySettings
 from pykaproducer.errors import ConfigurationError, UnsupportedFeatureError
 
@@ -174,7 +175,7 @@ def check(config: SecuritySettings) -> None:
     given = {
         name
         for name, field in config.__dataclass_fields__.items()
-        if name in NAMES and getattr(config, name) != field.default
+        if name in NAMES and differ(getattr(config, name), field.default)
     }
     protocol = config.security_protocol
     if not config.uses_tls:

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Generator, Mapping
 from typing import Any, NamedTuple, Self
 
+from pykaproducer._config.schema import shown
 from pykaproducer._config.serializers import ObjectSerializer
 from pykaproducer._kernel import Delivery, Intercepted
 from pykaproducer._machines.cluster import ClusterView
@@ -175,14 +176,14 @@ class KafkaPythonConfig(Config):
 
 def _broker_version(given: object) -> tuple[int, ...] | None:
     """Return the version in ``api_version``, or None for None or ``"auto"``."""
-    if given is None or given == "auto":
+    if given is None or (isinstance(given, str) and given == "auto"):
         return None
     parts = given.split(".") if isinstance(given, str) else given
     try:
         return tuple(int(part) for part in parts)  # type: ignore[attr-defined]  # or TypeError
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise ConfigurationError(
-            f"setting api_version: {given!a:.60} was given; allowed: a tuple such as (0, 11), None"
+            f"setting api_version: {shown(given)} was given; allowed: a tuple such as (0, 11), None"
         ) from None
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import decimal
+import fractions
 import json
 import logging
 import pickle
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -192,6 +194,19 @@ def test_one_setting_under_two_names_that_agree() -> None:
     assert config(**{"queue.buffering.max.kbytes": 2, "buffer_memory": 2048}).buffer_memory == 2048
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (np.array([1, 2]), np.array([1, 2])),
+        (decimal.Decimal("sNaN"), decimal.Decimal("sNaN")),
+    ],
+)
+def test_one_setting_under_two_names_whose_values_cannot_be_compared(one: Any, other: Any) -> None:
+    text = refusal({"api_version": one, "api.version": other})
+    assert "api_version and api.version are the same setting" in text
+    Config.from_kwargs({"api_version": one, "api.version": one})
+
+
 # Wrong values ---------------------------------------------------------------------------------
 
 
@@ -226,6 +241,39 @@ def test_a_wrong_value(name: str, wrong: Any) -> None:
     text = refusal({name: wrong})
     assert text.startswith(f"setting {name}: {wrong!r} was given")
     assert "; allowed: " in text
+
+
+#: The settings that are numbers.
+NUMBERS = [row.name for row in SETTINGS if type(row.default) in (int, float)]
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        decimal.Decimal("sNaN"),
+        decimal.Decimal("NaN"),
+        decimal.Decimal("Infinity"),
+        decimal.Decimal(5),
+        fractions.Fraction(5),
+        np.float32("inf"),
+        np.array([5]),
+        np.array([[1, 2], [3, 4]]),
+    ],
+    ids=repr,
+)
+def test_a_number_of_another_type(odd: Any) -> None:
+    assert "retries" in NUMBERS
+    for name in NUMBERS:
+        text = refusal({name: odd})
+        assert text.startswith(f"setting {name}: ")
+        assert "\n" not in text
+
+
+@pytest.mark.parametrize("name", ["acks", "compression_type", "client_dns_lookup"])
+def test_an_array_is_no_text(name: str) -> None:
+    """Not even if it is equal to an allowed one."""
+    refusal({name: np.array(["all", "gzip"])})
+    refusal({name: np.array(["none"])})
 
 
 def test_the_error_is_what_kafka_python_and_python_would_raise() -> None:
@@ -369,7 +417,12 @@ def test_a_serializer_is_a_function_of_the_value_or_an_object() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("kafka_client", object), ("metric_reporters", [object])]
+    ("name", "value"),
+    [
+        ("kafka_client", object),
+        ("kafka_client", np.array([1, 2])),
+        ("metric_reporters", [object]),
+    ],
 )
 def test_what_is_not_built_is_refused_by_name(name: str, value: Any) -> None:
     with pytest.raises(UnsupportedFeatureError, match=f"setting {name}: "):

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import decimal
+import fractions
 import math
 import pathlib
 import re
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -84,6 +86,7 @@ SCALARS = (
         ]
     )
     | st.sampled_from([Hostile(), Hostile, print, object(), math.nan, decimal.Decimal("sNaN"), 1j])
+    | st.sampled_from([fractions.Fraction(5), np.float32(5), np.array([5]), np.eye(2)])
 )
 VALUES = st.recursive(
     SCALARS,

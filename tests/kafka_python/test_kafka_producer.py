@@ -16,6 +16,7 @@ import kafka
 import kafka.errors
 import kafka.partitioner
 import kafka.serializer
+import numpy as np
 import pytest
 from kafka.future import Future
 
@@ -377,7 +378,9 @@ def test_other_api_versions_change_nothing(version: object) -> None:
             assert producer.config["enable_idempotence"] is True
 
 
-@pytest.mark.parametrize("version", ["new", 4, ("a", "b"), (0, None)])
+@pytest.mark.parametrize(
+    "version", ["new", 4, ("a", "b"), (0, None), (float("inf"),), np.array([[1, 2], [3, 4]])]
+)
 def test_an_api_version_that_is_none(version: object) -> None:
     with pytest.raises(kafka.errors.KafkaConfigurationError, match="setting api_version"):
         KafkaProducer(api_version=version)
