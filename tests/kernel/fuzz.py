@@ -56,8 +56,7 @@ def play_all(seed: int, inputs: int, progress: str, only: str | None) -> None:
     with open(progress, "r+b") as file, mmap.mmap(file.fileno(), 8) as current:
         for number in range(seed, seed + -(-inputs // CALLS)):
             current[:8] = struct.pack("q", number)
-            if number % 16 == 0:
-                faulthandler.dump_traceback_later(PATIENCE, exit=True)
+            faulthandler.dump_traceback_later(PATIENCE, exit=True)
             play(number, only)
 
 
