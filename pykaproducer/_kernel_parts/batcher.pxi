@@ -85,7 +85,7 @@ cdef class Batcher:
         if len(self.waiting) > _FEW_BUFFERS:
             return False
         for buffer in self.waiting:
-            total += (<BufferState>buffer).nbytes
+            total += (<BufferState>buffer).n_bytes
         return total <= limit
 
     def add(self, BufferState buffer not None, item, double now):
@@ -290,8 +290,8 @@ cdef inline void set_ready(Batcher self, BufferState buffer, bint ready) noexcep
 
 
 cdef inline void count_bytes(Batcher self, BufferState buffer) noexcept:
-    self.nbytes += buffer.nbytes - buffer.counted
-    buffer.counted = buffer.nbytes
+    self.nbytes += buffer.n_bytes - buffer.counted
+    buffer.counted = buffer.n_bytes
 
 
 cdef int may_send(Batcher self, BufferState buffer) except -1:
@@ -341,7 +341,7 @@ cdef bint would_be_forgotten(int64_t number, BatchState oldest) noexcept:
 
 cdef bint is_ready(Batcher self, BufferState buffer) except -1:
     """Return whether *buffer* need not linger."""
-    if buffer.nbytes >= self.batch_size or buffer.rows >= self.batch_messages:
+    if buffer.n_bytes >= self.batch_size or buffer.n_rows >= self.batch_messages:
         return True
     head = buffer.pending[0]
     return isinstance(head, BatchState) or (<Slice?>head).level > 0
@@ -351,7 +351,7 @@ cdef Py_ssize_t size_of_next(Batcher self, BufferState buffer) except -1:
     head = buffer.pending[0]
     if isinstance(head, BatchState):
         return (<BatchState>head).payload.size
-    return min(buffer.nbytes, self.batch_size)
+    return min(buffer.n_bytes, self.batch_size)
 
 
 cdef BufferState next_in_turn(Batcher self):
@@ -389,8 +389,8 @@ cdef list take_slices(Batcher self, BufferState buffer):
             if parts:
                 break  # a smaller batch
             raise
-        buffer.nbytes -= nbytes - head.nbytes
-        buffer.rows -= rows - head.count
+        increase(&buffer.n_bytes, head.nbytes - nbytes)
+        increase(&buffer.n_rows, <int64_t>head.count - rows)
         if part is None:
             parts.pop()
         else:

@@ -26,6 +26,10 @@ cdef class Account:
             store_long(&self.progress_at, kernel_clock(0))
 
 
+cdef inline int64_t address_of(Account account) noexcept nogil:
+    return <int64_t><Py_ssize_t><void *>account
+
+
 @cython.final
 cdef class Turn:
     """A thread's place in the queue for bytes of a Budget.
@@ -78,7 +82,7 @@ cdef class Budget:
     cdef Guard guard                    # of these
     # When a message of one topic was last delivered, and one of another topic before that (ns).
     cdef int64_t progress_at, before_at
-    cdef void *progressing              # the account of the first; only compared
+    cdef int64_t progressing            # address of the account of the first; only compared
     cdef int64_t summed_at, stalled     # see held_by_stalled()
     cdef int64_t patience, recent
     # Threads and tasks that wait for an outcome; the tasks alone; when there were several (ns).
@@ -86,8 +90,7 @@ cdef class Budget:
     cdef int64_t crowded_at
     #: Whether messages linger, unless a thread waits alone.
     cdef public bint lingers
-    #: Number of bytes that must be free before messages linger again; 0: they may linger.
-    cdef public int64_t lacking
+    cdef int64_t lacked                 # see lacking
 
     def __cinit__(self):
         init_guard(&self.guard)
@@ -113,6 +116,15 @@ cdef class Budget:
     def ahead(self):
         """Return the number of waiting threads that are not held back."""
         return load_int(&self.n_ahead)
+
+    @property
+    def lacking(self):
+        """Return how many bytes must be free before messages linger again; 0: they may linger."""
+        return load_long(&self.lacked)
+
+    @lacking.setter
+    def lacking(self, int64_t amount):
+        store_long(&self.lacked, amount)
 
     @property
     def ends_lingering(self):
@@ -148,7 +160,7 @@ cdef class Budget:
                 and self.held_by_stalled(now) + amount > self.limit // 2)
 
     cdef int64_t others_progress(self, Account account) noexcept:
-        if self.progressing == <void *>account:
+        if load_long(&self.progressing) == address_of(account):
             return load_long(&self.before_at)
         return load_long(&self.progress_at)
 
@@ -162,12 +174,13 @@ cdef class Budget:
         """Return the bytes of stalled topics. With many topics, the sum may be some ms old."""
         cdef Account account
         cdef int64_t found = 0
-        if len(self.accounts) > _FEW_ACCOUNTS and now - self.summed_at < _SUM_LASTS:
-            return self.stalled
+        if len(self.accounts) > _FEW_ACCOUNTS and now - load_long(&self.summed_at) < _SUM_LASTS:
+            return load_long(&self.stalled)
         for account in self.accounts:
             if self.has_stalled(account, now):
                 found += load_long(&account.held)
-        self.summed_at, self.stalled = now, found
+        store_long(&self.stalled, found)
+        store_long(&self.summed_at, now)
         return found
 
     cdef Account open_account(self, str topic):
@@ -207,9 +220,10 @@ cdef class Budget:
     cdef inline void progressed(self, Account account) noexcept nogil:
         """Record that messages of *account* were delivered."""
         cdef int64_t now = kernel_clock(0)
-        if self.progressing != <void *>account:
-            store_long(&self.before_at, self.progress_at)
-            self.progressing = <void *>account
+        cdef int64_t address = address_of(account)
+        if load_long(&self.progressing) != address:
+            store_long(&self.before_at, load_long(&self.progress_at))
+            store_long(&self.progressing, address)
         store_long(&account.progress_at, now)
         store_long(&self.progress_at, now)
 
@@ -345,8 +359,9 @@ cdef bint would_wait_alone(Budget self) noexcept:
 
 cdef bint space_is_wanted(Budget self) noexcept:
     """Return whether lingering messages may hold bytes that a send() needs."""
+    cdef int64_t lacked = load_long(&self.lacked)
     return load_int(&self.n_ahead) > 0 or (
-        self.lacking > 0 and self.lacking > self.limit - atomic_add(&self.reserved, 0))
+        lacked > 0 and lacked > self.limit - atomic_add(&self.reserved, 0))
 
 
 cdef bint was_not_crowded(Budget self) noexcept:

@@ -95,8 +95,7 @@ cdef class BufferState:
     cdef readonly tuple place               # (topic, partition)
     cdef readonly SequencerState sequencer
     cdef readonly object pending            # deque of Slice, Batch and Backlog
-    cdef public Py_ssize_t nbytes
-    cdef public int64_t rows
+    cdef int64_t n_bytes, n_rows            # changed by the owner alone, read by any thread
     cdef readonly object enqueued_at        # deque of float
     cdef public list unanswered
     cdef readonly list failed
@@ -110,7 +109,7 @@ cdef class BufferState:
     # Used by the Batcher only.
     cdef double timer                       # the latest time in its heap for this buffer; -1: none
     cdef int64_t round                      # the last request in which it had its turn
-    cdef Py_ssize_t counted                 # the part of `nbytes` that its sum includes
+    cdef Py_ssize_t counted                 # the part of `n_bytes` that its sum includes
     cdef bint waiting, open, ready
 
     def __init__(self, str topic, int32_t partition, SequencerState sequencer not None):
@@ -123,6 +122,22 @@ cdef class BufferState:
         self.unanswered = []
         self.failed = []
         self.timer = -1
+
+    @property
+    def nbytes(self):
+        return load_long(&self.n_bytes)
+
+    @nbytes.setter
+    def nbytes(self, int64_t nbytes):
+        store_long(&self.n_bytes, nbytes)
+
+    @property
+    def rows(self):
+        return load_long(&self.n_rows)
+
+    @rows.setter
+    def rows(self, int64_t rows):
+        store_long(&self.n_rows, rows)
 
     def add(self, item, double now):
         """Add *item* as the youngest."""
@@ -138,8 +153,8 @@ cdef class BufferState:
         for part in reversed(slices):
             self.pending.appendleft(part)
             self.enqueued_at.appendleft(0.0)
-            self.nbytes += part.nbytes
-            self.rows += part.count
+            increase(&self.n_bytes, part.nbytes)
+            increase(&self.n_rows, part.count)
 
     def sent(self, BatchState batch not None):
         """Record that *batch* is in flight, or sealed ahead of being sent."""
@@ -155,11 +170,11 @@ cdef int add_to_buffer(BufferState self, item, double now) except -1:
     self.pending.append(item)
     self.enqueued_at.append(now)
     if type(item) is Slice:
-        self.nbytes += (<Slice>item).nbytes
-        self.rows += (<Slice>item).count
+        increase(&self.n_bytes, (<Slice>item).nbytes)
+        increase(&self.n_rows, (<Slice>item).count)
     elif not isinstance(item, BatchState):
-        self.nbytes += item.nbytes
-        self.rows += item.count
+        increase(&self.n_bytes, item.nbytes)
+        increase(&self.n_rows, item.count)
         if len(self.pending) == 1:
             self.unpack()
     return 0
