@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import itertools
+import os
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
@@ -185,9 +186,11 @@ class ParquetReader(_Columnar):
         size = max(_BUFFERS // max(len(file.schema), 1), 4096)
         metadata = file.metadata
         groups = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
+        # column() ends the process if the column is encrypted. Reading it is an error.
+        flat = {} if _is_signed(self.path, metadata) else _flat_bytes(file, names)
         repeated = [
             name
-            for name, place in _flat_bytes(file, names).items()
+            for name, place in flat.items()
             if any(_is_repeated(group.column(place)) for group in groups)
         ]
         return self._open(metadata=metadata, buffer_size=size, read_dictionary=repeated)
@@ -263,6 +266,13 @@ def _flat_bytes(file: Any, names: Sequence[str]) -> dict[str, int]:
         for place, column in columns
         if column.physical_type == "BYTE_ARRAY" and column.path in wanted
     }
+
+
+def _is_signed(path: str, metadata: Any) -> bool:
+    """Return whether a signature follows the metadata: columns may be encrypted."""
+    with open(path, "rb") as file:
+        file.seek(-8, os.SEEK_END)
+        return bool(int.from_bytes(file.read(4), "little") > metadata.serialized_size)
 
 
 def _is_repeated(chunk: Any) -> bool:

@@ -216,3 +216,19 @@ def test_a_file_that_is_replaced_while_it_is_loaded() -> None:
     write("x.parquet", pyarrow.table({"b": [1]}))
     with pytest.raises(SourceError, match="the file was replaced while it was loaded"):
         list(source.batches())
+
+
+def test_encrypted_columns_are_refused() -> None:
+    encryption = pytest.importorskip("pyarrow.parquet.encryption")
+
+    class Keys(encryption.KmsClient):  # type: ignore[misc]
+        def wrap_key(self, key: bytes, name: str) -> bytes:
+            return key.hex().encode()
+
+    keys = encryption.CryptoFactory(lambda _: Keys()).file_encryption_properties(
+        encryption.KmsConnectionConfig(),
+        encryption.EncryptionConfiguration("k", column_keys={"k": ["a"]}, plaintext_footer=True),
+    )
+    table = pyarrow.table({"a": ["secret"] * 9, "b": ["plain"] * 9})
+    parquet.write_table(table, "x.parquet", encryption_properties=keys)
+    assert "x.parquet: row group 0, column a: Cannot decrypt" in error("x.parquet")
