@@ -40,12 +40,14 @@ class _Columnar(FileReader):
             return self._schema_of(file)
 
     def _schema_of(self, file: Any) -> Any:
-        # Raises UnicodeError for a name that is not UTF-8.
+        fields = list(self._fields(file))
+        for field in fields:
+            _check_names(field)
         return pyarrow.schema(
             [
                 # Metadata of JSON texts are the names of their members.
                 field if is_json(field.type) else pyarrow.field(field.name, plain_type(field.type))
-                for field in self._fields(file)
+                for field in fields
             ]
         )
 
@@ -105,6 +107,12 @@ class _Columnar(FileReader):
             return False
         return True
 
+    def _check_rows(self, found: int, expected: int) -> None:
+        """Raise SourceError if there are more or fewer rows than the file says."""
+        if found != expected:
+            text = f"there are {found} rows, but {expected} according to the metadata"
+            raise SourceError(f"{self.path}: {text}; write the file again")
+
     @abc.abstractmethod
     def _open(self) -> Any:
         """Open the file, as a context manager."""
@@ -130,6 +138,13 @@ class _Columnar(FileReader):
         self, reader: Any, group: int, names: Sequence[str], row: int
     ) -> Iterator[tuple[Any, float]]:
         """Yield batches of a group, whose first row is *row*, and the share read so far."""
+
+
+def _check_names(field: Any) -> None:
+    """Raise UnicodeError if its name, or one within it, is not UTF-8."""
+    _ = field.name  # decoded only now
+    for place in range(field.type.num_fields):
+        _check_names(field.type.field(place))
 
 
 def _rows_at_once(rows: int, size: int, columns: int) -> int:
@@ -196,8 +211,11 @@ class ParquetReader(_Columnar):
         return self._open(metadata=metadata, buffer_size=size, read_dictionary=repeated)
 
     def _fields(self, file: Any) -> Any:
-        self._int96 = found = _int96(file)
-        return [field.with_type(found.get(field.name, field.type)) for field in file.schema_arrow]
+        found = _annotated(file)
+        self._int96 = {name for name, (_, has_int96) in found.items() if has_int96}
+        return [
+            field.with_type(found.get(field.name, [field.type])[0]) for field in file.schema_arrow
+        ]
 
     def _count(self, reader: Any) -> int:
         return int(reader.metadata.num_row_groups)
@@ -217,8 +235,9 @@ class ParquetReader(_Columnar):
         done = 0
         for batch in _batches(reader, group, names):
             for part, share in _slices(batch):
-                yield part, (done + share * batch.num_rows) / metadata.num_rows
+                yield part, (done + share * batch.num_rows) / max(metadata.num_rows, 1)
             done += batch.num_rows
+        self._check_rows(done, metadata.num_rows)
 
     def _check_int96(self, reader: Any, group: int, names: Sequence[str], row: int) -> None:
         """Raise SourceError if microseconds do not represent a timestamp of INT96 exactly."""
@@ -283,16 +302,27 @@ def _is_repeated(chunk: Any) -> bool:
     return bool(rest <= 4 * chunk.num_values)
 
 
-def _int96(file: Any) -> dict[str, Any]:
-    """Return the types of columns that contain INT96, with its timestamps in UTC."""
+def _annotated(file: Any) -> dict[str, tuple[Any, bool]]:
+    """Return the types of columns that contain INT96, as instants, or ENUM, as text.
+
+    The flag tells whether it is INT96.
+    """
     columns = map(file.schema.column, range(len(file.schema)))
-    flags = iter([column.physical_type == "INT96" for column in columns])
+    kinds = iter([_kind(column) for column in columns])
     found = {}
     for field in file.schema_arrow:
-        inside = list(itertools.islice(flags, _leaves(field.type)))
-        if any(inside):
-            found[field.name] = _instants(field.type, iter(inside))
+        inside = list(itertools.islice(kinds, _leaves(field.type)))
+        if any(kind is not None for kind in inside):
+            has_int96 = any(map(types.is_timestamp, filter(None, inside)))
+            found[field.name] = _with_leaves(field.type, iter(inside)), has_int96
     return found
+
+
+def _kind(column: Any) -> Any:
+    """Return the type of a leaf that pyarrow reads as a less specific one, or None."""
+    if column.physical_type == "INT96":
+        return pyarrow.timestamp("us", "UTC")
+    return pyarrow.string() if column.logical_type.type == "ENUM" else None
 
 
 def _leaves(kind: Any) -> int:
@@ -300,15 +330,18 @@ def _leaves(kind: Any) -> int:
     return sum(_leaves(kind.field(place).type) for place in range(kind.num_fields)) if nested else 1
 
 
-def _instants(kind: Any, flags: Iterator[bool]) -> Any:
-    """Return a type with its timestamps in UTC for which the next flag is true."""
+def _with_leaves(kind: Any, leaves: Iterator[Any]) -> Any:
+    """Return a type with these leaves; None: as it is."""
     if types.is_struct(kind):
-        return pyarrow.struct([(field.name, _instants(field.type, flags)) for field in kind])
+        return pyarrow.struct([(field.name, _with_leaves(field.type, leaves)) for field in kind])
     if types.is_map(kind):
-        return pyarrow.map_(_instants(kind.key_type, flags), _instants(kind.item_type, flags))
+        return pyarrow.map_(
+            _with_leaves(kind.key_type, leaves), _with_leaves(kind.item_type, leaves)
+        )
     if is_list(kind):
-        return pyarrow.large_list(_instants(kind.value_type, flags))
-    return pyarrow.timestamp(kind.unit, "UTC") if next(flags) else kind
+        return pyarrow.large_list(_with_leaves(kind.value_type, leaves))
+    leaf = next(leaves)
+    return kind if leaf is None else leaf
 
 
 def _timestamps(array: Any) -> Iterator[Any]:
@@ -375,7 +408,8 @@ class OrcReader(_Columnar):
                 ):
                     for rows_of_it, _ in _slices(batch):
                         done += rows_of_it.num_rows
-                        yield Read(rows_of_it, self.size * done // rows)
+                        yield Read(rows_of_it, self.size * done // max(rows, done))
+                self._check_rows(done, rows)
 
     def _open(self) -> Any:
         from pyarrow import orc  # some builds of pyarrow lack ORC
@@ -394,7 +428,9 @@ class OrcReader(_Columnar):
         first = [field.name for field in names[:1]]
         count = self._count(file)
         size = self.size // max(count, 1)
-        return [(file.read_stripe(stripe, first).num_rows, size) for stripe in range(count)]
+        rows = [file.read_stripe(stripe, first).num_rows for stripe in range(count)]
+        self._check_rows(sum(rows), file.nrows)
+        return [(each, size) for each in rows]
 
     def _rows(
         self, reader: Any, group: int, names: Sequence[str], row: int

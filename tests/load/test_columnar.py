@@ -192,6 +192,14 @@ def test_names_that_are_not_utf8_or_there_twice(name: str) -> None:
     assert f"{name}: two columns are named 'a'; rename one" in error(name)
 
 
+@pytest.mark.parametrize("name", ["x.parquet", "x.orc", "x.arrow"])
+def test_names_of_fields_that_are_not_utf8(name: str) -> None:
+    write(name, pyarrow.table({"a": [[{"abcdef": 1}]]}))
+    data = pathlib.Path(name).read_bytes()
+    pathlib.Path(name).write_bytes(data.replace(b"abcdef", b"abcde\xff"))
+    assert error(name).startswith(f"{name}: 'utf-8' codec can't decode byte 0xff")
+
+
 def test_a_stream_that_was_cut_or_is_followed_by_another() -> None:
     write("x.arrows", pyarrow.table({"n": range(5000)}))
     data = pathlib.Path("x.arrows").read_bytes()
@@ -232,3 +240,18 @@ def test_encrypted_columns_are_refused() -> None:
     table = pyarrow.table({"a": ["secret"] * 9, "b": ["plain"] * 9})
     parquet.write_table(table, "x.parquet", encryption_properties=keys)
     assert "x.parquet: row group 0, column a: Cannot decrypt" in error("x.parquet")
+
+
+def test_names_of_enums_are_text() -> None:
+    data = pathlib.Path(__file__).parent / "corpus/spark/parquet-thrift-compat.snappy.parquet"
+    assert rows(str(data))[0]["enumColumn"] == "SPADES"
+
+
+@pytest.mark.parametrize("number", [b"\x88\x26", b"\x80\x00"])  # 4872, 0
+def test_an_orc_file_that_has_another_number_of_rows_than_it_says(number: bytes) -> None:
+    table = pyarrow.table({"n": range(5000)})
+    orc.write_table(table, "x.orc", compression="uncompressed")
+    data = pathlib.Path("x.orc").read_bytes()
+    assert data.count(b"\x30\x88\x27") == 1  # the field of the footer
+    pathlib.Path("x.orc").write_bytes(data.replace(b"\x30\x88\x27", b"\x30" + number))
+    assert "x.orc: there are 5000 rows, but " in error("x.orc")
