@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import shutil
 import subprocess
 from typing import Any
 
@@ -15,6 +16,7 @@ from pykaproducer.cli import main
 from pykaproducer.testing import KafkaCluster
 from tests._support.fixtures.spark import spark_environment
 from tests._support.pairs import partly
+from tests.load.truth import values as rows_of
 from tests.transactions.helper import read
 
 from .helper import records, values
@@ -95,6 +97,41 @@ def test_a_selection_without_a_column_has_a_message_for_each_row(
     query = ["SELECT * FROM range(3)", "--format", "sql", "--select", "value='x'", "--verify"]
     assert load(cluster, topic, *query) == 0
     assert values(cluster, topic) == [b"x"] * 3
+
+
+#: Of each format some, whose columns are compatible.
+CORPUS = (
+    "avro/weather.avro",
+    "avro/weather-snappy.avro",
+    "csv-spectrum/newlines_crlf.csv",
+    "csv-spectrum/utf8.csv",
+    "orc/col.dot.orc",
+    "orc/orc-file-no-timezone.orc",
+    "parquet-java/test-append_1.parquet",
+    "parquet-java/test-append_2.parquet",
+    "spark/before_1582_date_v2_4.snappy.orc",
+    "spark/before_1582_timestamp_int96_dict_v3_2_0.snappy.parquet",
+    "spark/episodes.avro",
+    "spark/parquet-thrift-compat.snappy.parquet",
+    "spark/proto-struct-with-array-many.parquet",
+)
+
+
+def test_files_of_other_writers_make_the_same_messages(
+    spark: Any, cluster: KafkaCluster, topic: str, tmp_path: pathlib.Path
+) -> None:
+    for name in CORPUS:
+        shutil.copy(pathlib.Path(__file__).parents[1] / "load/corpus" / name, tmp_path)
+    (tmp_path / "x.jsonl").write_text('{"n":1.50,"inner":{"x":[1e400]}}\n{"n":null}\n')
+    found = []
+    for name, mode in ((topic, ["--spark", "local[2]"]), (f"{topic}-embedded", [])):
+        cluster.create_topic(name)
+        servers = ["--bootstrap-servers", cluster.bootstrap_servers, *mode]
+        arguments = [str(tmp_path), "--select", "value=json(*)", "--verify"]
+        assert main(["load", "-t", name, *servers, *arguments]) == 0
+        found.append(sorted(value or b"" for value in values(cluster, name)))
+    assert found[0] == found[1]
+    assert found[0] == sorted(rows_of(str(tmp_path)))
 
 
 def test_spark_reads_files_as_the_embedded_load_does(
