@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 import pyarrow
-from pyarrow import compute, dataset, fs, ipc, parquet, types
+from pyarrow import compute, fs, ipc, parquet, types
 
 from pykaproducer._load.encoders import is_list, plain_type
 from pykaproducer._load.files import SourceError
@@ -22,9 +22,10 @@ _ROWS = 65_536
 _BYTES = 4 << 20
 #: Approximate bytes of the pieces in which the column chunks of a Parquet file are read.
 _BUFFERS = 4 << 20
-#: Row groups of Parquet that have more columns, and at most these bytes, are read by columns.
-_COLUMNS = 256
-_SMALL = 96 << 20
+#: Approximate memory for reading one column of Parquet in batches (bytes). A row group that takes
+#: less is read as a whole, so many bytes of its columns at once.
+_COLUMN = 5 << 19
+_STEP = 1 << 20
 #: Maximum rows of an ORC file to read at once: it does not tell how much they are compressed.
 _ORC_ROWS = 512
 
@@ -155,18 +156,21 @@ def _rows_at_once(rows: int, size: int, columns: int) -> int:
 
 def _slices(batch: Any) -> Iterator[tuple[Any, float]]:
     """Yield a batch in small ones, and the share so far."""
-    at_once = _rows_at_once(batch.num_rows, sum(map(_size, batch.columns)), batch.num_columns)
+    at_once = _rows_at_once(batch.num_rows, _size(batch), batch.num_columns)
     for first in range(0, batch.num_rows, at_once):
         part = batch.slice(first, at_once)
         yield part, (first + part.num_rows) / batch.num_rows
 
 
-def _size(array: Any) -> int:
-    """Return the size of a column when its dictionary is decoded (bytes)."""
-    if not types.is_dictionary(array.type) or types.is_primitive(array.type.value_type):
-        return int(array.nbytes)
-    sizes = compute.binary_length(array.dictionary).take(array.indices)
-    return int(compute.sum(sizes).as_py() or 0) + 8 * len(array)
+def _size(batch: Any) -> int:
+    """Return the size of a batch when its dictionaries are decoded (bytes)."""
+    size = int(batch.nbytes)
+    for place, kind in enumerate(batch.schema.types):
+        if types.is_dictionary(kind) and not types.is_primitive(kind.value_type):
+            array = batch.column(place)
+            cells = compute.binary_length(array.dictionary).take(array.indices)
+            size += int(compute.sum(cells).as_py() or 0) + 8 * len(array) - int(array.nbytes)
+    return size
 
 
 def _rows_alone(rows: int) -> Any:
@@ -263,13 +267,14 @@ def _batches(reader: Any, group: int, names: Sequence[str]) -> Iterator[Any]:
     metadata = reader.metadata.row_group(group)
     size = metadata.total_byte_size
     at_once = _rows_at_once(metadata.num_rows, size, len(names))
-    if len(names) <= _COLUMNS or size > _SMALL:
+    if size > len(names) * _COLUMN:
         yield from reader.iter_batches(at_once, [group], names)
         return
-    # Reading a column needs more memory than a small group has in it.
+    # Reading columns together needs more memory than the group has in it.
     columns: dict[str, Any] = {}
-    for start in range(0, len(names), _COLUMNS):
-        table = reader.read_row_group(group, names[start : start + _COLUMNS])
+    some = max(1, len(names) * _STEP // max(size, 1))
+    for start in range(0, len(names), some):
+        table = reader.read_row_group(group, names[start : start + some], use_threads=False)
         columns |= zip(table.column_names, table.columns, strict=True)
     for batch in pyarrow.table(columns).to_batches(at_once):
         # A copy, as a slice that is still in use would keep the group while the next is read.
@@ -396,7 +401,9 @@ class OrcReader(_Columnar):
         if part != WHOLE or not schema.names:
             yield from super()._read(schema, part)
             return
-        # Reads less than a stripe at a time.
+        # Reads less than a stripe at a time. Imported here, as it takes 46 MB.
+        from pyarrow import dataset
+
         fragment = dataset.OrcFileFormat().make_fragment(self.path, fs.LocalFileSystem())
         with self._open() as file:
             names = self._names(file, schema)

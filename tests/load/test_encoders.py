@@ -113,6 +113,14 @@ def test_json_is_compact_and_in_the_order_of_the_columns() -> None:
     assert values("value=json(a, b as c)", columns) == ['{"a":1,"c":"é"}'.encode()]
 
 
+def test_many_columns_of_some_types_are_not_mixed_up() -> None:
+    columns: dict[str, Any] = {f"c{n}": [n, None] for n in range(5000)}
+    columns |= {f"d{n}": [f"{n}\n", None] for n in range(5000)}
+    columns |= {f"e{n}": [None, {"a": n / 4}] for n in range(3000)}
+    found = values("value=json(*)", columns)
+    assert [json.loads(text) for text in found] == pyarrow.table(columns).to_pylist()
+
+
 def test_a_struct_is_a_member_or_gives_its_fields() -> None:
     columns = {"s": [{"x": 1, "y": "z"}, None]}
     assert values("value=json(s)", columns) == [b'{"s":{"x":1,"y":"z"}}', b'{"s":null}']
