@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -14,11 +13,12 @@ from pykaproducer.cli import _signals
 from pykaproducer.cli._load_plan import (
     Outcome,
     files_of,
+    load_progress,
     refuse_unverifiable,
     rejects_of,
     selection_of,
 )
-from pykaproducer.cli._progress import Progress, progress
+from pykaproducer.cli._progress import Progress
 from pykaproducer.cli._stats_socket import with_stats_socket
 from pykaproducer.cli.common import log_hidden, log_shown, settings_from
 from pykaproducer.errors import PykaproducerError
@@ -42,7 +42,7 @@ def embedded(options: argparse.Namespace) -> Outcome:
         try:
             if options.verify:
                 refuse_unverifiable(producer.config)
-            with log_shown(), load_progress(options, source) as shown:
+            with log_shown(), load_progress(options, source.size) as shown:
                 load.send(reading.origins(shown))
                 load.finish()
         except Interrupted:
@@ -59,13 +59,6 @@ def embedded(options: argparse.Namespace) -> Outcome:
         reading.problem or problem,
         signals.number,
     )
-
-
-def load_progress(
-    options: argparse.Namespace, source: LoadSource
-) -> contextlib.AbstractContextManager[Progress]:
-    """Show the progress of a load: also in a log, where a line each ten seconds says how far."""
-    return progress(f"rows to {options.topic or 'their topics'}", source.size, in_lines=True)
 
 
 def _interrupted_by(signals: _signals.Signals) -> Callable[[], None]:

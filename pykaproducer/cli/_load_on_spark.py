@@ -13,6 +13,7 @@ from pykaproducer._load.sources import LoadSource
 from pykaproducer.cli._load_plan import (
     Outcome,
     files_of,
+    load_progress,
     refuse_unverifiable,
     rejects_of,
     selection_of,
@@ -44,7 +45,8 @@ def on_spark(options: argparse.Namespace) -> Outcome:
         raise CommandError(f"--spark {options.spark}: {error}") from None
     try:
         source = load.files(session, files) if files is not None else load.query(session, reading)
-        return _load(load, source, options, settings)
+        size = None if files is None else files.size
+        return _load(load, source, size, options, settings)
     except load.SparkError as error:
         raise CommandError(str(error)) from None
     finally:
@@ -75,7 +77,13 @@ def _reading(load: Any, options: argparse.Namespace) -> Any:
     )
 
 
-def _load(load: Any, source: Any, options: argparse.Namespace, settings: dict[str, Any]) -> Outcome:
+def _load(
+    load: Any,
+    source: Any,
+    size: int | None,
+    options: argparse.Namespace,
+    settings: dict[str, Any],
+) -> Outcome:
     mapping = selection_of(options, source.schema)
     config = Config(**settings)
     if options.verify:
@@ -86,7 +94,8 @@ def _load(load: Any, source: Any, options: argparse.Namespace, settings: dict[st
     # The executors need not have the files that the settings name.
     shipped = with_contents(settings, config)
     try:
-        summary = load.send(source, shipped, job, _once(options))
+        with load_progress(options, size) as shown:
+            summary = load.send(source, shipped, job, _once(options), shown.advance)
     except load.SinkError as error:
         raise UserError(_as_arguments(str(error))) from None
     except load.ExactlyOnceError as error:

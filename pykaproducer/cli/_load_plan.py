@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ from pykaproducer._load.grammar import SelectionError
 from pykaproducer._load.select import Selection
 from pykaproducer._load.sources import LoadSource, Options, SourceError, open_source
 from pykaproducer._load.summary import Summary
+from pykaproducer.cli._progress import Progress, progress
 from pykaproducer.cli.common import UserError
 from pykaproducer.config import Config
 
@@ -86,3 +88,10 @@ def rejects_of(options: argparse.Namespace) -> Any:
     except (OSError, ValueError) as error:
         raise UserError(f"--rejects {options.rejects}: {error}") from None
     return directory
+
+
+def load_progress(
+    options: argparse.Namespace, size: int | None
+) -> contextlib.AbstractContextManager[Progress]:
+    """Show the progress of a load: also in a log, where a line each ten seconds says how far."""
+    return progress(f"rows to {options.topic or 'their topics'}", size, in_lines=True)

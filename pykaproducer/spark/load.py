@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import pyarrow
 from pyspark import TaskContext
+from pyspark.accumulators import AccumulatorParam
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import lit
@@ -87,10 +88,16 @@ class Reading:
     infer_types: bool
 
 
+#: Is told in a task how many bytes and rows were read. Can be pickled.
+Advance = Callable[[tuple[int, int]], None]
+
+
 class TaskRows(Protocol):
     """How a task gets its rows from the batches that Spark passes to it. Can be pickled."""
 
-    def __call__(self, batches: Iterator[pyarrow.RecordBatch]) -> Iterator[Origin]: ...
+    def __call__(
+        self, batches: Iterator[pyarrow.RecordBatch], *, advance: Advance
+    ) -> Iterator[Origin]: ...
 
 
 @dataclass(frozen=True)
@@ -156,13 +163,17 @@ class FileRows:
     #: A ``pyarrow.Schema``.
     schema: Any
 
-    def __call__(self, batches: Iterator[pyarrow.RecordBatch]) -> Iterator[Origin]:
+    def __call__(
+        self, batches: Iterator[pyarrow.RecordBatch], *, advance: Advance
+    ) -> Iterator[Origin]:
         """Yield the rows of the tasks whose numbers *batches* have."""
         for numbers in batches:
             for number in numbers.column(0).to_pylist():
                 for part in self.tasks[number]:
                     for found in part.batches(self.schema):
+                        advance((0, found.batch.num_rows))
                         yield Origin(found.batch, found.file, found.first_row)
+                    advance((part.size, 0))
 
 
 def query(session: Any, reading: Reading) -> SparkSource:
@@ -182,12 +193,13 @@ def query(session: Any, reading: Reading) -> SparkSource:
     return SparkSource(_arrow_schema(df), for_tasks)
 
 
-def spark_rows(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[Origin]:
+def spark_rows(batches: Iterator[pyarrow.RecordBatch], *, advance: Advance) -> Iterator[Origin]:
     """Yield the rows that Spark has read."""
     context = TaskContext.get()
     assert context is not None, "not in a Spark task"
     where, row = f"Spark partition {context.partitionId()}", 0
     for batch in batches:
+        advance((0, batch.num_rows))
         yield Origin(batch, where, row)
         row += batch.num_rows
 
@@ -246,8 +258,55 @@ def _arrow_schema(df: Any) -> Any:
     return pyarrow.schema(fields)
 
 
+class _Sum(AccumulatorParam[tuple[int, int]]):
+    """Adds up in a task what it has read."""
+
+    def zero(self, value: tuple[int, int]) -> tuple[int, int]:
+        """Return what a task begins with."""
+        return (0, 0)
+
+    def addInPlace(  # noqa: N802
+        self, value1: tuple[int, int], value2: tuple[int, int]
+    ) -> tuple[int, int]:
+        """Add."""
+        return value1[0] + value2[0], value1[1] + value2[1]
+
+
+class _Shown(_Sum):
+    """Shows in the driver what tasks have read. Spark adds it at the end of each task."""
+
+    def __init__(self, show: Callable[[int, int], None]) -> None:
+        self._show = show
+
+    def addInPlace(  # noqa: N802
+        self, value1: tuple[int, int], value2: tuple[int, int]
+    ) -> tuple[int, int]:
+        """Add, and show it."""
+        self._show(*value2)
+        return super().addInPlace(value1, value2)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Sum, ()
+
+
+def _unseen(read: tuple[int, int]) -> None:
+    """Do nothing: Spark Connect has no accumulators."""
+
+
+def _advance(session: Any, show: Callable[[int, int], None] | None) -> Advance:
+    if show is None or not isinstance(session, SparkSession):
+        return _unseen
+    accumulator: Any = session.sparkContext.accumulator((0, 0), _Shown(show))
+    advance: Advance = accumulator.add
+    return advance
+
+
 def send(
-    source: SparkSource, settings: dict[str, Any], job: Job, once: Mapping[str, str] | None = None
+    source: SparkSource,
+    settings: dict[str, Any],
+    job: Job,
+    once: Mapping[str, str] | None = None,
+    show: Callable[[int, int], None] | None = None,
 ) -> Summary:
     """Send the rows of *source* and return the summary.
 
@@ -256,6 +315,8 @@ def send(
         settings: the producer's settings, by their Python names.
         job (Job): what to send.
         once: the options of an exactly-once write; None for at least once.
+        show: called in a thread with the bytes and rows that each task has read; not with Spark
+            Connect.
 
     Raises:
         SparkError: a task failed permanently.
@@ -263,7 +324,8 @@ def send(
         ExactlyOnceError: with *once*: the rows were not committed, or not entirely.
     """
     write = None if once is None else _once_write(settings, job, once)
-    df, rows = source.for_tasks(job.mapping.columns)
+    df, rows_of = source.for_tasks(job.mapping.columns)
+    rows = functools.partial(rows_of, advance=_advance(df.sparkSession, show))
     try:
         if write is not None:
             task = functools.partial(_once_task, write, job, rows)
@@ -278,7 +340,7 @@ def send(
 def _task(
     settings: tuple[tuple[str, Any], ...],
     job: Job,
-    rows: TaskRows,
+    rows: Callable[[Iterator[pyarrow.RecordBatch]], Iterator[Origin]],
     batches: Iterator[pyarrow.RecordBatch],
 ) -> Iterator[pyarrow.RecordBatch]:
     context = TaskContext.get()
@@ -307,7 +369,10 @@ def _once_write(settings: dict[str, Any], job: Job, once: Mapping[str, str]) -> 
 
 
 def _once_task(
-    write: OnceWrite, job: Job, rows: TaskRows, batches: Iterator[pyarrow.RecordBatch]
+    write: OnceWrite,
+    job: Job,
+    rows: Callable[[Iterator[pyarrow.RecordBatch]], Iterator[Origin]],
+    batches: Iterator[pyarrow.RecordBatch],
 ) -> Iterator[pyarrow.RecordBatch]:
     yield as_batch(write.task_of(functools.partial(LoadRows, job, rows(batches))))
 

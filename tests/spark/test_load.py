@@ -13,6 +13,7 @@ import pytest
 from pyarrow import parquet
 
 from pykaproducer.cli import main
+from pykaproducer.cli.common import human_bytes
 from pykaproducer.testing import KafkaCluster
 from tests._support.fixtures.spark import spark_environment
 from tests._support.pairs import partly
@@ -64,6 +65,24 @@ def test_both_modes_make_the_same_messages(
 
     assert messages(topic) == messages(f"{topic}-embedded")
     assert len(messages(topic)) == 1000
+
+
+def test_progress_is_told_as_in_the_embedded_load(
+    spark: Any,
+    cluster: KafkaCluster,
+    topic: str,
+    tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("pykaproducer.cli._progress._INTERVAL", 0.0)
+    for rows in (3, 4):
+        parquet.write_table(pyarrow.table({"id": range(rows)}), tmp_path / f"{rows}.parquet")
+    size = sum(path.stat().st_size for path in tmp_path.iterdir())
+    cluster.create_topic(topic)
+    assert load(cluster, topic, str(tmp_path)) == 0
+    told = [line for line in capsys.readouterr().err.splitlines() if " rows to " in line]
+    assert f" 7 rows to {topic}; {human_bytes(size)} of {human_bytes(size)} read" in told[-1]
 
 
 @pytest.mark.parametrize("kind", partly(["csv", "jsonl", "orc", "table", "sql"], ["csv", "sql"]))
