@@ -8,15 +8,12 @@ import threading
 from array import array
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from pykaproducer.cli._ledger import Ledger, ReportedOutcome
+from pykaproducer.cli._readback import Record
 from pykaproducer.cli._rejects import FailureCounts
 from pykaproducer.delivery import Delivery
 from pykaproducer.errors import DeliveryError, Status
-
-if TYPE_CHECKING:
-    from pykaproducer.cli._readback import Record
 
 #: The header that marks the messages of a run.
 HEADER = "pykaproducer-verify"

@@ -14,11 +14,11 @@ from pykaproducer.cli._load_plan import (
     Outcome,
     files_of,
     load_progress,
-    refuse_unverifiable,
     rejects_of,
     selection_of,
 )
 from pykaproducer.cli._progress import Progress
+from pykaproducer.cli._readback import refuse_unreadable
 from pykaproducer.cli._stats_socket import with_stats_socket
 from pykaproducer.cli.common import log_hidden, log_shown, settings_from
 from pykaproducer.errors import PykaproducerError
@@ -41,7 +41,7 @@ def embedded(options: argparse.Namespace) -> Outcome:
         reading = LoadReading(source, job.mapping.columns, signals)
         try:
             if options.verify:
-                refuse_unverifiable(producer.config)
+                refuse_unreadable(producer.config)
             with log_shown(), load_progress(options, source.size) as shown:
                 load.send(reading.origins(shown))
                 load.finish()

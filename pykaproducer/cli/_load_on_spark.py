@@ -14,10 +14,10 @@ from pykaproducer.cli._load_plan import (
     Outcome,
     files_of,
     load_progress,
-    refuse_unverifiable,
     rejects_of,
     selection_of,
 )
+from pykaproducer.cli._readback import refuse_unreadable
 from pykaproducer.cli.common import CommandError, UserError, settings_from
 from pykaproducer.config import Config
 
@@ -87,7 +87,7 @@ def _load(
     mapping = selection_of(options, source.schema)
     config = Config(**settings)
     if options.verify:
-        refuse_unverifiable(config)
+        refuse_unreadable(config)
     rejects = rejects_of(options)
     began = time.monotonic()
     job = load.Job(options.topic, mapping, rejects, options.verify)

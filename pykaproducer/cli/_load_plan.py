@@ -66,14 +66,6 @@ def selection_of(options: argparse.Namespace, schema: Any) -> Any:
     return mapping
 
 
-def refuse_unverifiable(config: Config) -> None:
-    """Raise CommandError if the topic cannot be read back with these settings."""
-    # Imported here because only verification needs kafka-python's consumer.
-    from pykaproducer.cli._readback import refuse_unreadable
-
-    refuse_unreadable(config)
-
-
 def rejects_of(options: argparse.Namespace) -> Any:
     """Prepare and return the directory for rejected rows, or None."""
     from pykaproducer._load.rejects import RejectsDirectory

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from pykaproducer._load.checksum import row_checksum
 from pykaproducer._load.summary import Summary
+from pykaproducer.cli._readback import read_back
 from pykaproducer.cli.common import human_bytes
 from pykaproducer.config import Config
 
@@ -38,9 +39,6 @@ def summary_lines(
 
 def verified(summary: Summary, config: Config) -> tuple[bool, str]:
     """Read back the delivered rows. Return whether all are in the log, and a sentence about it."""
-    # Imported here because only verification needs kafka-python's consumer.
-    from pykaproducer.cli._readback import read_back
-
     without = summary.rows - sum(len(each) for each in _all_ranges(summary))
     if without:
         return False, (

@@ -10,12 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore", DeprecationWarning)  # raised by kafka-python at import
-    from kafka import KafkaConsumer
-    from kafka.errors import KafkaError
-    from kafka.structs import TopicPartition
-
+from pykaproducer._errors.kafka_python import TopicPartition, errors
 from pykaproducer.cli.common import CommandError, servers_text
 from pykaproducer.config import Config
 
@@ -70,15 +65,21 @@ def refuse_unreadable(config: Config) -> None:
             )
 
 
-def _access_of(config: Config) -> dict[str, Any]:
-    """Return the arguments with which kafka-python's consumer connects likewise."""
-    return {
+def _consumer_for(config: Config) -> Any:
+    """Return a consumer that connects as a producer with *config* does."""
+    # Imported here, because it takes longer than all that the other commands import.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # raised by kafka-python at import
+        from kafka import KafkaConsumer
+    access = {
         each.name: value
         for each in dataclasses.fields(config)
         if each.name.startswith(_ACCESS)
         and each.name in KafkaConsumer.DEFAULT_CONFIG
         and (value := getattr(config, each.name)) is not None
     }
+    servers = servers_text(config.bootstrap_servers).split(",")
+    return KafkaConsumer(bootstrap_servers=servers, check_crcs=True, **access)
 
 
 class LogReader:
@@ -94,12 +95,9 @@ class LogReader:
 
     def __enter__(self) -> Self:
         refuse_unreadable(self._config)
-        servers = servers_text(self._config.bootstrap_servers).split(",")
         try:
-            self._consumer = KafkaConsumer(
-                bootstrap_servers=servers, check_crcs=True, **_access_of(self._config)
-            )
-        except KafkaError as error:
+            self._consumer = _consumer_for(self._config)
+        except errors.KafkaError as error:
             raise CommandError(f"reading back failed: {error}") from None
         return self
 
@@ -117,7 +115,7 @@ class LogReader:
         try:
             first = self._consumer.beginning_offsets(places)
             after = self._consumer.end_offsets(places)
-        except KafkaError as error:
+        except errors.KafkaError as error:
             raise CommandError(f"topic {topic!r}: cannot fetch offsets: {error}") from None
         return {place.partition: (first[place], after[place]) for place in places}
 
@@ -131,7 +129,7 @@ class LogReader:
         """
         try:
             yield from self._read(topic, ranges, timeout)
-        except KafkaError as error:
+        except errors.KafkaError as error:
             raise CommandError(f"topic {topic!r} could not be read back: {error}") from None
 
     def _read(

@@ -20,6 +20,7 @@ from typing import Any
 
 from pykaproducer.cli import _signals
 from pykaproducer.cli._display import Board, Display, display
+from pykaproducer.cli._readback import read_back
 from pykaproducer.cli.common import (
     CommandError,
     UserError,
@@ -258,8 +259,6 @@ def _compare(
     expected: dict[int, list[tuple[int, Message]]], producer: Producer, topic: str, board: Board
 ) -> str | None:
     """Read everything back and compare. Return a description of the first difference, or None."""
-    from pykaproducer.cli._readback import read_back
-
     ranges = {partition: (rows[0][0], rows[-1][0]) for partition, rows in expected.items()}
     for partition, offset, key, value, _ in read_back(producer.config, topic, ranges, _READING):
         rows, place = expected[partition], board.read_back[partition]

@@ -14,6 +14,7 @@ from pykaproducer._net.inspect import list_cluster
 from pykaproducer._util.group_offsets import text_of
 from pykaproducer._wire.describe import ClusterDescription, PartitionDescription, TopicDescription
 from pykaproducer.cli import _signals
+from pykaproducer.cli._readback import LogReader
 from pykaproducer.cli.common import (
     CommandError,
     UserError,
@@ -280,8 +281,6 @@ class _Cluster:
 
     def offsets(self, topics: Sequence[TopicDescription]) -> Offsets:
         """Return the first and the next offset of each partition."""
-        from pykaproducer.cli._readback import LogReader
-
         with LogReader(self.config) as reader:
             return {
                 topic.name: reader.ends(topic.name, [part.index for part in topic.partitions])

@@ -63,6 +63,17 @@ print(json.dumps(sorted(set(sys.modules) - before)))
     assert not set(json.loads(run(program))) & NOT_IMPORTED
 
 
+def test_a_command_imports_no_library_of_another() -> None:
+    """kafka-python's consumer, for those that read back, takes longer than all the rest."""
+    program = """
+import json, sys
+import pykaproducer.cli
+print(json.dumps(sorted(sys.modules)))
+"""
+    theirs = {"kafka", "numpy", "pandas", "prometheus_client", "pyarrow", "pyspark", "rich"}
+    assert not set(json.loads(run(program))) & theirs
+
+
 def test_the_stages_import_nothing() -> None:
     """A stage that imports a module holds its lock: a fork at that moment locks the child up."""
     program = """
