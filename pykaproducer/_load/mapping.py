@@ -240,9 +240,9 @@ def milliseconds(array: Array) -> Array:
 
 
 def _millisecond(text: str) -> int:
-    if text.isascii() and text.isdigit():
-        return int(text)
     try:
+        if text.isascii() and text.isdigit() and (number := int(text)) < 1 << 63:
+            return number
         when = datetime.datetime.fromisoformat(text)
     except ValueError:
         raise EncodingError(
@@ -261,4 +261,9 @@ def midnight(array: Array) -> Array:
 def whole(array: Array) -> Array:
     """Convert cells to integers."""
     array = text_of(array) if is_json(array.type) else plain(array)
-    return array.cast(pyarrow.int64())
+    try:
+        return array.cast(pyarrow.int64())
+    except pyarrow.ArrowInvalid:
+        if len(array) != 1:
+            raise  # the rows are tried one by one
+        raise EncodingError(f"{array[0].as_py()!r} is not an integer") from None

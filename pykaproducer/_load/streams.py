@@ -29,6 +29,13 @@ _MARKS = {
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
 }
+#: How compressed data begins, and the suffixes of such files.
+_COMPRESSED = {
+    b"\x1f\x8b\x08": ".gz",
+    b"\x28\xb5\x2f\xfd": ".zst",
+    b"\x04\x22\x4d\x18": ".lz4",
+    b"\xfd7zXZ\0": ".xz",
+}
 
 
 def is_pipe(path: str) -> bool:
@@ -180,6 +187,13 @@ def decompressed(file: Any, compression: str | None) -> Any:
     return _Xz(file) if compression == "xz" else pyarrow.CompressedInputStream(file, compression)
 
 
+def is_content_error(error: BaseException) -> bool:
+    """Return whether an error says that a stream is not what its compression requires."""
+    if isinstance(error, OSError):
+        return error.errno is None  # otherwise the system's
+    return isinstance(error, (EOFError, lzma.LZMAError, pyarrow.ArrowException))
+
+
 class Decoded(io.RawIOBase):
     """A stream of UTF-8 from another encoding."""
 
@@ -302,7 +316,13 @@ class Blocks:
         return found
 
     def _skip_mark(self) -> None:
-        """Skip the byte order mark of UTF-8, and refuse others."""
+        """Skip the byte order mark of UTF-8, and refuse others, and what is not text."""
+        for mark, suffix in _COMPRESSED.items():
+            if self.buffer.startswith(mark, 0, self._filled):
+                raise SourceError(
+                    f"{self._path}: the file is compressed; give its name the suffix {suffix}, or "
+                    f"decompress it"
+                )
         for mark, encoding in _MARKS.items():
             if self.buffer.startswith(mark, 0, self._filled):
                 raise SourceError(

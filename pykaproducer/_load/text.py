@@ -12,7 +12,6 @@ import contextlib
 import io
 import itertools
 import json
-import lzma
 import os
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -31,6 +30,7 @@ from pykaproducer._load.streams import (
     Pipe,
     Range,
     decompressed,
+    is_content_error,
     is_pipe,
     is_utf8,
 )
@@ -81,12 +81,14 @@ class _Text(FileReader):
                     eager=self._pipe is not None,
                 )
                 yield blocks, file
-            except (EOFError, lzma.LZMAError) as error:
-                raise SourceError(f"{self.path}: {error}; {self.advice}") from None
-            except BaseException:
+            except BaseException as error:
                 if first and self._pipe is not None:
                     self._pipe.close()
-                raise
+                if self._compression is None or not is_content_error(error):
+                    raise
+                raise SourceError(
+                    f"{self.path}: {error}; is it a complete file of {self._compression}?"
+                ) from None
 
     def _blocks(self, part: FilePart) -> Iterator[tuple[Blocks, int]]:
         """Yield each block of *part*, and the position in the file after it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from pykaproducer._errors.formatting import counted
 from pykaproducer._load.sources import LoadSource
 from pykaproducer._load.summary import Summary
 from pykaproducer._load.writer import Interrupted
@@ -34,7 +35,7 @@ def dry_run(options: argparse.Namespace) -> int:
             summary, rows, problem = _read(source, mapping, signals)
         except Interrupted:
             return 128 + signals.number
-    print(f"{rows:,} rows, of which {summary.refused:,} would be rejected")
+    print(f"{counted(rows, 'row')}, of which {summary.refused:,} would be rejected")
     for text, count in summary.reasons.values():
         print(f"  {count:,} rejected; the first: {text}")
     if problem is not None:
@@ -45,8 +46,7 @@ def dry_run(options: argparse.Namespace) -> int:
 def _print_columns(source: LoadSource) -> None:
     from pykaproducer._load.json_text import is_json
 
-    count = len(source.files)
-    print(f"{count:,} file{'s'[: count > 1]}, {human_bytes(source.size)}, with the columns:")
+    print(f"{counted(len(source.files), 'file')}, {human_bytes(source.size)}, with the columns:")
     for field in source.schema:
         kind = "JSON" if is_json(field.type) else str(field.type).replace("large_", "")
         print(f"  {field.name}: {kind}")

@@ -558,9 +558,21 @@ def test_a_compressed_file_that_was_cut(there: pathlib.Path, suffix: str) -> Non
     data = pathlib.Path(name).read_bytes()
     for cut in (data[:-1], data[:9], data + data[:9]):
         write(name, cut)
-        assert error(name).startswith(f"{name}: Truncated compressed stream; ")
+        assert error(name).startswith(f"{name}: Truncated compressed stream; is it a complete file")
     write(name, data + b"something else")
-    assert error(name).startswith(f"{name}: ")
+    assert "is it a complete file of" in error(name)
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst", ".lz4"])
+@pytest.mark.parametrize("name", ["x.csv", "x.jsonl"])
+def test_a_compressed_file_without_its_suffix(there: pathlib.Path, name: str, suffix: str) -> None:
+    if suffix == ".xz":
+        write(name, lzma.compress(b'{"a":1}\n'))
+    else:
+        kind = {".gz": "gzip", ".zst": "zstd", ".lz4": "lz4"}[suffix]
+        with pyarrow.CompressedOutputStream(name, kind) as file:
+            file.write(b'{"a":1}\n')
+    assert f"{name}: the file is compressed; give its name the suffix {suffix}" in error(name)
 
 
 def test_a_file_that_is_gone_when_it_is_read(there: pathlib.Path) -> None:
