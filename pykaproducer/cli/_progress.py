@@ -55,8 +55,9 @@ class _Lines(Progress):
         if now >= self._told + _INTERVAL:
             self._told = now
             rate = self._rows / (now - self._began)
-            read = f"{human_bytes(self._size)}{self._of} read"
-            notify(f"{self._rows:,} {self._title}; {read}, {rate:,.0f} rows/s")
+            # Of a table on Spark, only the rows are known.
+            read = f" {human_bytes(self._size)}{self._of} read," if self._size else ""
+            notify(f"{self._rows:,} {self._title};{read} {rate:,.0f} rows/s")
 
 
 @contextlib.contextmanager
