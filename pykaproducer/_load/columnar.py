@@ -5,7 +5,6 @@ from __future__ import annotations
 import abc
 import contextlib
 import itertools
-import os
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
@@ -200,19 +199,10 @@ class ParquetReader(_Columnar):
             **options,
         )
 
-    def _select(self, file: Any, names: Sequence[str]) -> Any:
+    def _select(self, file: Any, names: Sequence[str], **options: Any) -> Any:
         # Column chunks are read in pieces, and repeated values once, whatever they are together.
         size = max(_BUFFERS // max(len(file.schema), 1), 4096)
-        metadata = file.metadata
-        groups = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
-        # column() ends the process if the column is encrypted. Reading it is an error.
-        flat = {} if _is_signed(self.path, metadata) else _flat_bytes(file, names)
-        repeated = [
-            name
-            for name, place in flat.items()
-            if any(_is_repeated(group.column(place)) for group in groups)
-        ]
-        return self._open(metadata=metadata, buffer_size=size, read_dictionary=repeated)
+        return self._open(metadata=file.metadata, buffer_size=size, **options)
 
     def _fields(self, file: Any) -> Any:
         found = _annotated(file)
@@ -236,6 +226,10 @@ class ParquetReader(_Columnar):
             yield _rows_alone(metadata.num_rows), 1
             return
         self._check_int96(reader, group, names, row)
+        flat = _flat_bytes(reader, names).items()
+        repeated = [name for name, place in flat if _is_repeated(reader, group, place)]
+        if repeated:
+            reader = self._select(reader, names, read_dictionary=repeated)
         done = 0
         for batch in _batches(reader, group, names):
             for part, share in _slices(batch):
@@ -292,15 +286,12 @@ def _flat_bytes(file: Any, names: Sequence[str]) -> dict[str, int]:
     }
 
 
-def _is_signed(path: str, metadata: Any) -> bool:
-    """Return whether a signature follows the metadata: columns may be encrypted."""
-    with open(path, "rb") as file:
-        file.seek(-8, os.SEEK_END)
-        return bool(int.from_bytes(file.read(4), "little") > metadata.serialized_size)
-
-
-def _is_repeated(chunk: Any) -> bool:
+def _is_repeated(file: Any, group: int, place: int) -> bool:
     """Return whether all values are in the dictionary, so that they are longer than they seem."""
+    # column() ends the process if the metadata of the column chunk is encrypted or damaged. A
+    # reader raises an error. The public iter_batches() cannot read 0 rows, which reads no page.
+    next(file.reader.iter_batches(0, [group], [place], False), None)
+    chunk = file.metadata.row_group(group).column(place)
     if not chunk.has_dictionary_page:
         return False
     rest = chunk.total_compressed_size - (chunk.data_page_offset - chunk.dictionary_page_offset)

@@ -255,3 +255,13 @@ def test_an_orc_file_that_has_another_number_of_rows_than_it_says(number: bytes)
     assert data.count(b"\x30\x88\x27") == 1  # the field of the footer
     pathlib.Path("x.orc").write_bytes(data.replace(b"\x30\x88\x27", b"\x30" + number))
     assert "x.orc: there are 5000 rows, but " in error("x.orc")
+
+
+def test_damaged_statistics_of_sizes_are_refused() -> None:
+    parquet.write_table(pyarrow.table({"a": ["x"] * 9 + [None]}), "x.parquet")
+    data = pathlib.Path("x.parquet").read_bytes()
+    # The histogram counts 1 null and 9 values; then it has one level, and a field follows it.
+    histogram, damaged = b"\x19\x26\x02\x12\x00", b"\x19\x16\x02\x12\x00"
+    assert data.count(histogram) == 1
+    pathlib.Path("x.parquet").write_bytes(data.replace(histogram, damaged))
+    assert "x.parquet: row group 0, column a: Definition level histogram" in error("x.parquet")
