@@ -42,7 +42,7 @@ class CallbackWatch:
         self._was_all_down = False
         self._throttled = 0.0
         wanted = (settings.error_cb, settings.logger, settings.throttle_cb)
-        self._errors_due = None if wanted == (None, None, None) else self._born
+        self._errors_due = None if all(each is None for each in wanted) else self._born
         if settings.logger is not None and settings.debug:
             text = f"INIT [{core.config.client_id}] pykaproducer {VERSION}: producer created"
             events.put(settings.logger.log, logging.DEBUG, text)

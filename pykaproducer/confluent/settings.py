@@ -153,6 +153,8 @@ def _is_object(row: Known, value: Any, found: Translated) -> bool:
         raise TypeError(f"Expected {name} to be bool type, not {type(value).__name__}")
     elif name != "logger":
         return False
+    elif value is not None and not callable(getattr(value, "log", None)):
+        raise exception(KafkaError._INVALID_ARG, "logger requires an object with a log() method")
     if name != "oauth_cb":
         setattr(found, name, value)
     return True

@@ -9,6 +9,7 @@ import re
 from typing import Any
 
 import confluent_kafka
+import numpy as np
 import pytest
 
 from pykaproducer._config.librdkafka import LIBRDKAFKA
@@ -185,6 +186,7 @@ def test_new_credentials_are_used_from_then_on() -> None:
         ({"enable.ssl.certificate.verification": False}, "ssl_context"),
         ({"linger.ms": 1_000_000}, "outside allowed range 0..900000"),
         ({"bootstrap.servers": "a:b:c:x/"}, "bootstrap_servers"),
+        ({"logger": np.array([1, 2])}, "logger requires"),
     ],
     ids=str,
 )
