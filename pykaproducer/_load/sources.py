@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 __all__ = ["FORMATS", "LoadSource", "Options", "SourceBatch", "SourceError", "open_source"]
 
+#: Older ones change values without a word: of ORC, timestamps that do not fit their type.
+_OLDEST_PYARROW = 25
+
 
 class SourceBatch(NamedTuple):
     """Rows of one file."""
@@ -82,6 +85,7 @@ class SourcePart:
         Raises:
             SourceError: reading failed. Batches yielded before stay valid.
         """
+        check_pyarrow()  # again, as a task of Spark may have another
         reader, (start, _, row) = self.reader, self.part
         # The number of the first row in the file may be unknown.
         is_within = start > 0 and not row
@@ -140,6 +144,17 @@ def columns_of(schema: Any, names: Sequence[str]) -> Any:
     return pyarrow.schema([schema.field(name) for name in names])
 
 
+def check_pyarrow() -> None:
+    """Raise SourceError if pyarrow is too old to read files."""
+    import pyarrow
+
+    if int(pyarrow.__version__.partition(".")[0]) < _OLDEST_PYARROW:
+        raise SourceError(
+            f"reading files needs pyarrow {_OLDEST_PYARROW} or newer; {pyarrow.__version__} reads "
+            f'some values as others: pip install "pykaproducer[load]"'
+        )
+
+
 def open_source(names: Sequence[str], options: Options | None = None) -> LoadSource:
     """Open files, directories or patterns.
 
@@ -153,6 +168,7 @@ def open_source(names: Sequence[str], options: Options | None = None) -> LoadSou
             raise
         text = 'reading files needs the package pyarrow: pip install "pykaproducer[load]"'
         raise SourceError(text) from None
+    check_pyarrow()
     options = options or Options()
     if options.format not in (None, *FORMATS):
         raise SourceError(f"unknown format {options.format!r}; use one of {', '.join(FORMATS)}")

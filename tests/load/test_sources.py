@@ -575,6 +575,17 @@ def test_a_compressed_file_without_its_suffix(there: pathlib.Path, name: str, su
     assert f"{name}: the file is compressed; give its name the suffix {suffix}" in error(name)
 
 
+def test_a_pyarrow_that_changes_values_is_refused(
+    there: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write("a.csv", "a\n1\n")
+    source = open_source(["a.csv"])
+    monkeypatch.setattr(pyarrow, "__version__", "24.0.1")
+    assert error("a.csv").startswith("reading files needs pyarrow 25 or newer; 24.0.1 reads some ")
+    found, text = until_error(source)  # as in a task of Spark on another machine
+    assert (found, text[:33]) == ([], "reading files needs pyarrow 25 or")
+
+
 def test_a_file_that_is_gone_when_it_is_read(there: pathlib.Path) -> None:
     write("a.csv", "a\n1\n")
     write("b.csv", "a\n2\n")
