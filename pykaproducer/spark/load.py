@@ -88,7 +88,7 @@ class Reading:
     infer_types: bool
 
 
-#: Is told in a task how many bytes and rows were read. Can be pickled.
+#: Receives the numbers of bytes and rows that a task has read. Can be pickled.
 Advance = Callable[[tuple[int, int]], None]
 
 

@@ -34,7 +34,7 @@ def call_without_memory(
     calls it needs the mark :data:`needs_hook`, so that it is skipped before it starts anything.
     """
     testcapi: Any = pytest.importorskip("_testcapi")
-    # The garbage collector prints a MemoryError of its own, and goes on.
+    # A MemoryError inside the garbage collector would be printed, not raised.
     gc.disable()
     testcapi.set_nomemory(number, number + count)
     try:

@@ -32,7 +32,7 @@ def test_many_damaged_files() -> None:
 
 
 def run(files: int, seed: int) -> None:
-    """Read the files in a process of their own, which they must not end."""
+    """Read damaged files in a child process, which must not crash."""
     words = ["-m", "tests.load.mutilate", "--files", str(files), "--seed", str(seed)]
     done = subprocess.run(
         [sys.executable, *words], cwd=ROOT, capture_output=True, text=True, check=False

@@ -81,8 +81,8 @@ def test_progress_is_told_as_in_the_embedded_load(
     size = sum(path.stat().st_size for path in tmp_path.iterdir())
     cluster.create_topic(topic)
     assert load(cluster, topic, str(tmp_path)) == 0
-    told = [line for line in capsys.readouterr().err.splitlines() if " rows to " in line]
-    assert f" 7 rows to {topic}; {human_bytes(size)} of {human_bytes(size)} read" in told[-1]
+    lines = [line for line in capsys.readouterr().err.splitlines() if " rows to " in line]
+    assert f" 7 rows to {topic}; {human_bytes(size)} of {human_bytes(size)} read" in lines[-1]
 
 
 @pytest.mark.parametrize("kind", partly(["csv", "jsonl", "orc", "table", "sql"], ["csv", "sql"]))
