@@ -153,8 +153,10 @@ class Dispatcher(Worker[Item]):
     def _fail_all(self, item: FailAll) -> None:
         """Fail all rows without outcome, and have the stages drop them."""
         self._take_held()
+        with self._settler.failing:
+            pass  # the row that is the reason has its own error now
         for chunk in self._incomplete.chunks():
-            self._settler.fail(chunk.whole(), functools.partial(item.make_error, chunk.topic))
+            self._settler.fail([chunk.whole()], functools.partial(item.make_error, chunk.topic))
         self._drop_settled()
         for topic, worker in self._topics.items():
             for partition in list(worker.partitions):
@@ -314,7 +316,7 @@ class Dispatcher(Worker[Item]):
         if self._make_broken_error is None:
             return True
         make_error = functools.partial(self._make_broken_error, chunk.topic)
-        self._settler.fail(chunk.whole(), make_error)
+        self._settler.fail([chunk.whole()], make_error)
         return False
 
     def _route(self, chunk: Chunk) -> None:
@@ -356,11 +358,10 @@ class Dispatcher(Worker[Item]):
             code = view.error_code
             error = delivery_error_for(code, topic=view.name, status=Status.NOT_PERSISTED)
             self._last_errors.rejected(view.name, error)
-            for chunk in self._waiting.pop(view.name):
-                self._settler.fail(
-                    chunk.whole(),
-                    lambda status: delivery_error_for(code, topic=view.name, status=status),
-                )
+            self._settler.fail(
+                [chunk.whole() for chunk in self._waiting.pop(view.name)],
+                lambda status: delivery_error_for(code, topic=view.name, status=status),
+            )
 
     def _is_believed(self, view: TopicView) -> bool:
         """Return whether *view* is recent enough to fail messages: ACLs may have changed since."""
@@ -442,4 +443,4 @@ class Dispatcher(Worker[Item]):
             self._to_sweep.add((topic, partition))
             if self._sweep_at is None:
                 self._sweep_at = self.clock.monotonic() + _SWEEP_AFTER
-        self._settler.fail(part, make_error)
+        self._settler.fail([part], make_error)

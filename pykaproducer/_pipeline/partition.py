@@ -234,8 +234,7 @@ class PartitionWorker(Worker[PartitionItem]):
             )
 
         for item in self.ordering.held_items():
-            for part in list(_youngest_first(item)):
-                self._settler.fail(part, make_error)
+            self._settler.fail(list(_youngest_first(item)), make_error)
         self._last_errors.rejected(self.topic, make_error(Status.NOT_PERSISTED))
 
     def _report_if_at_rest(self) -> None:

@@ -13,6 +13,7 @@ logs failures that neither a callback nor a read outcome has reported (see ``unr
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -149,6 +150,13 @@ class Settler:
         self._unreported = unreported
         #: Returns what is called with the error of a failure, before the rows count as settled.
         self.on_failure: Callable[[], Callable[[DeliveryError], None]] | None = None
+        #: Held from that call until the rows have their outcome. The dispatcher takes it once
+        #: before it fails all rows of a transaction, or this could happen:
+        #:
+        #: 1. A BrokerWorker reports that a batch was rejected. Its rows have no outcome yet.
+        #: 2. The coordinator has the dispatcher fail all rows, these too: "another message failed".
+        #: 3. The BrokerWorker finds that its rows have an outcome.
+        self.failing = threading.Lock()
         self.shortage = Shortage("settling", clock)
         # The stage Reports has crashed: callbacks are no longer called.
         self._no_reports = False
@@ -176,26 +184,56 @@ class Settler:
         finally:  # even if there was no memory for the rest
             _kernel.call_in_any_case(report, reports, ())
 
-    def fail(self, part: Slice, make_error: MakeError) -> None:
-        """Settle *part* as failed; *make_error* is called for either status."""
+    def fail(
+        self,
+        parts: Sequence[Slice],
+        make_error: MakeError,
+        before: Callable[[], object] | None = None,
+    ) -> None:
+        """Settle *parts* as failed for one reason; *make_error* is called for either status.
+
+        *before* is called first, in transactions only.
+        """
         errors = make_error(Status.NOT_PERSISTED), make_error(Status.POSSIBLY_PERSISTED)
-        # Before the look at the rows, which may get their outcome from another stage after that.
-        note = None if self.on_failure is None else self.on_failure()
-        if note is not None and not part.is_settled:
-            # Of rows that have expired with a partition, the kernel knows whether they were sent.
-            unsure = isinstance(errors[1], DeliveryTimeoutError) and part.partition >= 0
-            note(errors[unsure])
-        failed: list[Slice | None] = [None]
+        failed: list[Slice | None] = [None] * len(parts)
         reports, report = iter(failed), self.report_settled
-        settled = failed[0] = part.fail(*errors, wake=False)
-        if settled is not None:
-            try:
+        try:
+            if self.on_failure is None:
+                self._fail(parts, errors, failed)
+            else:
+                # Before the look at the rows, which may get their outcome elsewhere after that.
+                note = self.on_failure()
+                with self.failing:
+                    if before is not None:
+                        before()
+                    for part in parts:
+                        if not part.is_settled:
+                            # Of rows that expired with a partition, the kernel knows the status.
+                            timeout = isinstance(errors[1], DeliveryTimeoutError)
+                            note(errors[timeout and part.partition >= 0])
+                            break
+                    self._fail(parts, errors, failed)
+            for settled in failed:
+                if settled is None:
+                    break
                 now = self._clock.monotonic()
-                self._metrics.slice_failed(part.topic, now, settled.count, settled.nbytes)
+                self._metrics.slice_failed(settled.topic, now, settled.count, settled.nbytes)
                 if (trace := self._metrics.trace) is not None:
                     trace.note("settled", None, settled, detail=str(errors[0]))
-            finally:  # even if there was no memory for the rest
-                _kernel.call_in_any_case(report, reports, ())
+        finally:  # even if there was no memory for the rest
+            _kernel.call_in_any_case(report, reports, ())
+
+    def _fail(
+        self,
+        parts: Sequence[Slice],
+        errors: tuple[DeliveryError, DeliveryError],
+        failed: list[Slice | None],
+    ) -> None:
+        """Settle *parts*; put those that had no outcome at the beginning of *failed*."""
+        count = 0
+        for part in parts:
+            settled = failed[count] = part.fail(*errors, wake=False)
+            count += settled is not None
 
     def report_settled(
         self, reports: Iterator[Slice | None], finished: Sequence[Chunk | None]

@@ -11,6 +11,7 @@ order too.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 
 import pykaproducer._kernel as _kernel
@@ -292,7 +293,7 @@ class ProduceResponseHandler:
             self._last_errors.rejected(batch.topic, make_error(Status.NOT_PERSISTED))
         for part in batch.parts:
             part.unclaim()
-            self._settler.fail(part, make_error)
+        self._settler.fail(batch.parts, make_error)
         if batch.sequenced:
             if not batch.possibly_persisted:
                 buffer.sequencer.missing(*batch.numbered)
@@ -311,20 +312,21 @@ class ProduceResponseHandler:
             coordinator.put(LeaderWithoutTv2())
         advice = ADVICE_IN_TRANSACTIONS.get(answer.error_code)
         make_error = self._rejection(batch, answer, answer.error_message, advice=advice)
+        report: Callable[[], None] | None = None
         if verdict.fatal and (batch.producer_id, batch.producer_epoch) == coordinator.current:
-            error = make_error(Status.POSSIBLY_PERSISTED)
-            coordinator.put(
+            report = functools.partial(
+                coordinator.put,
                 RowFailed(
                     coordinator.view.serial,
-                    error,
+                    make_error(Status.POSSIBLY_PERSISTED),
                     answer.error_code,
                     fatal=True,
                     fenced=verdict.fenced,
-                )
+                ),
             )
         for part in batch.parts:
             part.unclaim()
-            self._settler.fail(part, make_error)
+        self._settler.fail(batch.parts, make_error, before=report)
 
     def _fail_rejected_records(
         self, buffer: PartitionBuffer, batch: Batch, answer: ProducedPartition
@@ -339,9 +341,7 @@ class ProduceResponseHandler:
         for text, parts in batch.rejected_slices(texts).items():
             for part in parts:
                 part.unclaim()
-                self._settler.fail(
-                    part, self._rejection(batch, answer, text or answer.error_message)
-                )
+            self._settler.fail(parts, self._rejection(batch, answer, text or answer.error_message))
         if batch.sequenced:
             buffer.invalidate_sequences()
         self._fail_buffer(buffer, batch)
@@ -384,33 +384,31 @@ class ProduceResponseHandler:
 
         They cannot be sealed: the broker refuses a producer id.
         """
-        for part in buffer.unsealed():
-            self._settler.fail(
-                part,
-                lambda status: delivery_error_for(
-                    code,
-                    topic=buffer.topic,
-                    partition=buffer.partition,
-                    status=status,
-                    detail="the cluster assigns no producer id to this client",
-                ),
-            )
+        self._settler.fail(
+            list(buffer.unsealed()),
+            lambda status: delivery_error_for(
+                code,
+                topic=buffer.topic,
+                partition=buffer.partition,
+                status=status,
+                detail="the cluster assigns no producer id to this client",
+            ),
+        )
         buffer.sweep()
 
     def fail_uncompressed(self, buffer: PartitionBuffer, error: CompressionError) -> None:
         """Fail the messages of a batch of *buffer* for which the codec raised *error*."""
-        for part in error.parts:
-            self._settler.fail(
-                part,
-                lambda status: DeliveryError(
-                    f"{format_partition(buffer.topic, buffer.partition)}: compression with "
-                    f"{self._config.compression_type} failed: {error}",
-                    status=status,
-                    topic=buffer.topic,
-                    partition=buffer.partition,
-                    cause=error.__cause__,
-                ),
-            )
+        self._settler.fail(
+            error.parts,
+            lambda status: DeliveryError(
+                f"{format_partition(buffer.topic, buffer.partition)}: compression with "
+                f"{self._config.compression_type} failed: {error}",
+                status=status,
+                topic=buffer.topic,
+                partition=buffer.partition,
+                cause=error.__cause__,
+            ),
+        )
 
     def fail_ambiguous(self, batch: Batch) -> None:
         """Fail *batch* instead of retrying it: a retry could duplicate or reorder its records."""
@@ -425,13 +423,12 @@ class ProduceResponseHandler:
                 f"{where}: the batch was rejected, but later messages of the partition were "
                 f"accepted; not retried, as a retry would change the order"
             )
-        for part in batch.parts:
-            self._settler.fail(
-                part,
-                lambda status: DeliveryError(
-                    text, status=status, topic=batch.topic, partition=batch.partition
-                ),
-            )
+        self._settler.fail(
+            batch.parts,
+            lambda status: DeliveryError(
+                text, status=status, topic=batch.topic, partition=batch.partition
+            ),
+        )
 
     def _fail_buffer(
         self, buffer: PartitionBuffer, *items: Batch, needs_backoff: bool = False

@@ -250,7 +250,7 @@ class TopicWorker(Worker[Item]):
         partitioner.set_queue_bounds(view.available, packed)
 
     def _fail(self, chunk: Chunk, row: int, make_error: Callable[[Status], DeliveryError]) -> None:
-        self._settler.fail(chunk.pick([row]), make_error)
+        self._settler.fail([chunk.pick([row])], make_error)
 
     # Partitions that are not in the view ---------------------------------------------------------
 
@@ -321,7 +321,7 @@ class TopicWorker(Worker[Item]):
             return False
         if view.error_code in FATAL_TOPIC_ERRORS:
             self._settler.fail(
-                unknown.part,
+                [unknown.part],
                 lambda status: delivery_error_for(view.error_code, topic=self.topic, status=status),
             )
             return True

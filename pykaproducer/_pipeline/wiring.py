@@ -405,7 +405,7 @@ class Pipeline:
         """Fail all accepted messages that have no outcome; return their chunks."""
         chunks = self.incomplete.chunks()
         for chunk in chunks:
-            self.settler.fail(chunk.whole(), functools.partial(make_error, chunk.topic))
+            self.settler.fail([chunk.whole()], functools.partial(make_error, chunk.topic))
         return chunks
 
     def abort(self, reason: str) -> None:

@@ -6,6 +6,8 @@ transactions in ``tests/pipeline/test_failure_table.py``.
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from pykaproducer import Status
@@ -13,6 +15,7 @@ from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._errors.formatting import format_error_code, kafka_class
 from pykaproducer._errors.hints import ADVICE
 from pykaproducer._machines.verdicts import Action, classify
+from pykaproducer._pipeline.coordinator_items import CoordinatorItem, RowFailed
 from pykaproducer.errors import (
     BrokerRejectedError,
     RetriesExhaustedError,
@@ -180,3 +183,40 @@ def test_the_status_of_messages_whose_transaction_failed(scripted: ScriptedClust
     assert isinstance(refused, BrokerRejectedError)
     assert isinstance(unknown, BrokerRejectedError)
     assert (refused.status, unknown.status) == (Status.NOT_PERSISTED, Status.POSSIBLY_PERSISTED)
+
+
+@pytest.mark.parametrize("code", [ErrorCode.POLICY_VIOLATION, ErrorCode.INVALID_PRODUCER_EPOCH])
+def test_messages_of_a_rejected_batch_have_its_error(
+    scripted: ScriptedCluster, code: ErrorCode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not the one of other messages, although these fail while the batch is being settled."""
+    with producer_of(scripted, linger_ms=60_000) as producer:
+        begun(producer)
+        deliveries = [producer.send("t", b"%d" % i, partition=0) for i in range(2)]
+        pipeline = producer._pipeline
+        assert pipeline is not None
+        coordinator, dispatcher = pipeline.coordinator, pipeline.dispatcher
+        assert coordinator is not None
+        fails_all, settled, put = threading.Event(), threading.Event(), coordinator.put
+        deliveries[-1].add_done_callback(lambda _: settled.set())
+        take_held = dispatcher._take_held
+
+        def before_all_fail() -> None:
+            fails_all.set()
+            take_held()
+
+        def report(item: CoordinatorItem) -> None:
+            put(item)
+            if isinstance(item, RowFailed) and not fails_all.is_set():
+                monkeypatch.setattr(dispatcher, "_take_held", before_all_fail)
+                assert fails_all.wait(SOON)
+                # The dispatcher would settle them now.
+                assert not settled.wait(0.2)
+
+        monkeypatch.setattr(coordinator, "put", report)
+        scripted.always("produce", Refuse(code))
+        error_of(producer.commit_transaction)
+        assert fails_all.is_set()
+        for delivery in deliveries:
+            assert isinstance(delivery.exception(SOON), kafka_class(code))
+        scripted.always("produce", proceed)
