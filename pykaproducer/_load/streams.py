@@ -69,10 +69,11 @@ class Pipe:
         kept.seek(0)
         return _PipeStream(self._file, kept, keep=False)
 
-    def close(self) -> None:
-        """Close it before the second pass."""
-        self._file.close()
-        self._kept.close()
+    def close_after(self, error_type: type[BaseException] | None, *_: object) -> None:
+        """Close it if the first pass has ended with an error. A callback for an ``ExitStack``."""
+        if error_type is not None:
+            self._file.close()
+            self._kept.close()
 
     def __reduce__(self) -> NoReturn:
         raise SourceError(f"{self._path}: a pipe can only be read without --spark")
@@ -187,11 +188,9 @@ def decompressed(file: Any, compression: str | None) -> Any:
     return _Xz(file) if compression == "xz" else pyarrow.CompressedInputStream(file, compression)
 
 
-def is_content_error(error: BaseException) -> bool:
-    """Return whether an error says that a stream is not what its compression requires."""
-    if isinstance(error, OSError):
-        return error.errno is None  # otherwise the system's
-    return isinstance(error, (EOFError, lzma.LZMAError, pyarrow.ArrowException))
+#: What a stream raises that is not what its compression requires. An OSError with a number is the
+#: system's.
+CONTENT_ERRORS = (OSError, EOFError, lzma.LZMAError, pyarrow.ArrowException)
 
 
 class Decoded(io.RawIOBase):

@@ -25,12 +25,12 @@ from pykaproducer._load.files import COMPRESSIONS, Partition, SourceError
 from pykaproducer._load.json_text import JSON, fields_of, large_string, of_text
 from pykaproducer._load.reader import WHOLE, FilePart, FileReader, Read
 from pykaproducer._load.streams import (
+    CONTENT_ERRORS,
     Blocks,
     Decoded,
     Pipe,
     Range,
     decompressed,
-    is_content_error,
     is_pipe,
     is_utf8,
 )
@@ -67,6 +67,8 @@ class _Text(FileReader):
                 file: Any = io.FileIO(self.path)
             else:
                 file = self._pipe.first() if first else self._pipe.second()
+                if first:
+                    stack.push(self._pipe.close_after)
             stack.enter_context(file)
             stream = file if part.stop is None and not part.start else Range(file, part)
             stream = decompressed(stream, self._compression)
@@ -81,11 +83,9 @@ class _Text(FileReader):
                     eager=self._pipe is not None,
                 )
                 yield blocks, file
-            except BaseException as error:
-                if first and self._pipe is not None:
-                    self._pipe.close()
-                if self._compression is None or not is_content_error(error):
-                    raise
+            except CONTENT_ERRORS as error:
+                if self._compression is None or getattr(error, "errno", None) is not None:
+                    raise  # the system's
                 raise SourceError(
                     f"{self.path}: {error}; is it a complete file of {self._compression}?"
                 ) from None

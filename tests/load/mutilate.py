@@ -4,31 +4,23 @@ A file is a small valid one in which bits are flipped, or bytes cut, repeated, i
 ``load`` must refuse it with one of its own errors, or read it; where a checksum covers the data,
 the rows that it reads must be those of the original, and fewer only before an error.
 
-Files are numbered from the seed on, and a file depends on its number alone. They are read in a
-child process: if it crashes or hangs, the number is printed, with the command to repeat it.
+Files are numbered, and read in a child process: see :mod:`tests._support.numbered`.
 """
 
 from __future__ import annotations
 
-import argparse
 import bz2
 import collections
 import datetime
 import decimal
-import faulthandler
 import gzip
 import io
 import lzma
-import mmap
 import pathlib
 import random
-import struct
-import subprocess
-import sys
 import tempfile
-import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import fastavro
@@ -36,10 +28,8 @@ import pyarrow
 import zstandard
 from pyarrow import ipc, orc, parquet
 
+from tests._support import numbered
 from tests.load.truth import REFUSALS, RowRefusedError, values
-
-#: A file that takes longer is considered hung (seconds).
-PATIENCE = 120
 
 
 class Original(NamedTuple):
@@ -229,60 +219,31 @@ class Damage:
         return self._rows[place]
 
 
-def damage_all(seed: int, files: int, progress: str, only: str | None) -> int:
-    """Read the files of a child process; write the number of each to the file *progress* first."""
+def damage_all(numbers: Iterator[int], only: str | None) -> bool:
+    """Read the files of these numbers, print their defects, and return whether there are any."""
     defects = 0
-    with (
-        tempfile.TemporaryDirectory() as directory,
-        open(progress, "r+b") as file,
-        mmap.mmap(file.fileno(), 8) as current,
-    ):
+    with tempfile.TemporaryDirectory() as directory:
         damage = Damage(pathlib.Path(directory), only)
-        for number in range(seed, seed + files):
-            current[:8] = struct.pack("q", number)
-            if number % 16 == 0:
-                faulthandler.dump_traceback_later(PATIENCE, exit=True)
+        for number in numbers:
             defect = damage.one(number)
             if defect:
                 defects += 1
                 print(f"{number}: {defect}", flush=True)
         counts = ", ".join(f"{count:,} {name}" for name, count in sorted(damage.counts.items()))
         print(counts, flush=True)
-    return 1 if defects else 0
+    return defects > 0
 
 
 def main() -> int:
     """Read the files, and return the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m tests.load.mutilate", description=__doc__)
-    parser.add_argument("--files", type=int, default=20_000, help="%(default)s")
-    parser.add_argument("--seed", type=int, help="number of the first file; default: a new one")
-    suffixes = sorted({each.suffix for each in originals()})
-    parser.add_argument("--only", choices=suffixes, help="files of this suffix; default: all")
-    parser.add_argument("--progress", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    seed = random.SystemRandom().randrange(1 << 40) if arguments.seed is None else arguments.seed
-    if arguments.progress is not None:
-        return damage_all(seed, arguments.files, arguments.progress, arguments.only)
-    print(f"seed {seed}", flush=True)
-    start = time.monotonic()
-    with tempfile.NamedTemporaryFile() as progress:
-        progress.write(bytes(8))
-        progress.flush()
-        words = ["-m", "tests.load.mutilate", "--progress", progress.name]
-        words += ["--seed", str(seed), "--files", str(arguments.files)]
-        only = [] if arguments.only is None else ["--only", arguments.only]
-        status = subprocess.run(
-            [sys.executable, "-X", "faulthandler", *words, *only], check=False
-        ).returncode
-        progress.seek(0)
-        (number,) = struct.unpack("q", progress.read(8))
-    if status not in (0, 1):
-        print(f"exit status {status}; this repeats it:")
-        print(" ".join(["python -m tests.load.mutilate --files 1 --seed", str(number), *only]))
-        return 1
-    if not status:
-        print(f"{arguments.files:,} files in {time.monotonic() - start:.0f} s: no defect")
-    return status
+    return numbered.main(
+        "tests.load.mutilate",
+        __doc__,
+        damage_all,
+        unit="files",
+        total=20_000,
+        kinds=sorted({each.suffix for each in originals()}),
+    )
 
 
 if __name__ == "__main__":

@@ -157,16 +157,21 @@ def _key(cell: Any) -> str:
 # The comparison ----------------------------------------------------------------------------------
 
 
+def _of_load(path: pathlib.Path, kind: str) -> tuple[Compared, list[Any]]:
+    """Return the messages that ``load`` makes of a file of this format, or why it is refused."""
+    result = Compared()
+    try:
+        return result, [parsed(value) for value in values(str(path), format=kind)]
+    except (*REFUSALS, RowRefusedError) as error:
+        result.refused = str(error)
+        return result, []
+
+
 def with_duckdb(path: pathlib.Path) -> Compared:
     """Compare a Parquet file with what DuckDB reads."""
     import duckdb  # only to test
 
-    result = Compared()
-    try:
-        ours = [parsed(value) for value in values(str(path), format="parquet")]
-    except (*REFUSALS, RowRefusedError) as error:
-        result.refused = str(error)
-        ours = []
+    result, ours = _of_load(path, "parquet")
     try:
         with duckdb.connect() as connection:
             query = "select * from read_parquet(?, hive_partitioning=false)"
@@ -199,11 +204,8 @@ def _compare(
 
 def with_fastavro(path: pathlib.Path) -> Compared:
     """Compare an Avro file with what fastavro reads."""
-    result = Compared()
-    try:
-        ours = [parsed(value) for value in values(str(path), format="avro")]
-    except (*REFUSALS, RowRefusedError) as error:
-        result.refused = str(error)
+    result, ours = _of_load(path, "avro")
+    if result.refused:
         return result
     with path.open("rb") as file:
         rows = list(fastavro.reader(file))
