@@ -19,6 +19,7 @@ from benchmarks import (
     hops,
     idle,
     kernel,
+    load,
     machine,
     memory,
     observed,
@@ -75,6 +76,7 @@ OTHERS: dict[str, Any] = {
     "spark-memory": spark_memory,
     "starts": starts,
     "produce": produce,
+    "load": load,
     "kernel": kernel,
     "threads": threads,
     "plot": plot,
@@ -148,7 +150,8 @@ def main(argv: Sequence[str] | None = None, cluster: KafkaCluster | None = None)
     arguments = parser.parse_args(words)
     _check(parser, arguments)
     if arguments.benchmark in OTHERS:
-        status: int = OTHERS[arguments.benchmark].run(arguments, words)
+        lent = {} if cluster is None else {"cluster": cluster}
+        status: int = OTHERS[arguments.benchmark].run(arguments, words, **lent)
         return status
     benchmark = BENCHMARKS[arguments.benchmark]
     names = [peers.NAMES[0], *arguments.vs]

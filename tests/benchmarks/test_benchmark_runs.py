@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
-from benchmarks import everyday, kernel, machine, produce, report, runner, send, sync
+from benchmarks import everyday, kernel, machine, report, runner, send, sync
 from benchmarks.child import RunFailed
 from benchmarks.runner import Run
 from pykaproducer import Producer
@@ -223,10 +223,16 @@ def test_an_outage_is_measured_from_its_beginning_to_the_recovery(tmp_path: Path
 
 
 def test_produce(lent: KafkaCluster, capsys: pytest.CaptureFixture[str]) -> None:
-    cases = ["file", "pipe", "keyed file"]
-    arguments = argparse.Namespace(lines=2000, size=100, partitions=1, rounds=1, cases=cases)
-    assert produce.run(arguments, [], lent) == 0
-    assert capsys.readouterr().out.count("pykaproducer ") == len(cases)
+    assert call(lent, "produce", "--lines", "2000", "--rounds", "1") == 0
+    assert capsys.readouterr().out.count("pykaproducer ") == 3
+
+
+@pytest.mark.parametrize("case", ["jsonl", "parquet 50"])
+def test_load(lent: KafkaCluster, case: str, capsys: pytest.CaptureFixture[str]) -> None:
+    if shutil.which("kcat") is None:
+        pytest.skip("kcat is not installed")
+    assert call(lent, "load", "--megabytes", "1", "--rounds", "1", "--cases", case) == 0
+    assert capsys.readouterr().out.count(f"\n{case} ") == 2
 
 
 def test_startup_needs_no_broker() -> None:
