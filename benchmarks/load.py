@@ -46,7 +46,12 @@ _BYTES_A_CELL = 12
 _CELLS = 2_000_000
 
 #: In a process of its own: the peak memory of a program is at least that of its parent.
-_DUCKDB = [sys.executable, "-c", "import sys, duckdb; duckdb.execute(sys.argv[1])"]
+#: A query with thousands of columns is too long for an argument.
+_DUCKDB = [
+    sys.executable,
+    "-c",
+    "import sys, duckdb; duckdb.execute(sys.argv[1] if sys.argv[1:] else sys.stdin.read())",
+]
 
 _SPARK = """
 import sys
@@ -132,7 +137,7 @@ def _write(path: Path, rows: int, columns: int, size: int) -> None:
         f"copy (select {', '.join([*numbers, text])} from range({rows}) as rows(id)) "
         f"to '{path}' ({formats[path.suffix[1:]]})"
     )
-    subprocess.run([*_DUCKDB, query], check=True)
+    subprocess.run(_DUCKDB, input=query.encode(), check=True)
 
 
 def _programs(

@@ -119,11 +119,12 @@ def _by_row(
     convert: Callable[[Sequence[Array]], Encoded], paths: Sequence[Path], batch: Any, kind: Any
 ) -> Encoded:
     """Convert the cells of *paths*. See :func:`by_row`."""
+    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     return by_row(
         lambda arrays: convert(
             [path.within(array) for path, array in zip(paths, arrays, strict=True)]
         ),
-        [batch.column(path.column) for path in paths],
+        [columns[path.column] for path in paths],
         kind,
     )
 

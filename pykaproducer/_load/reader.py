@@ -86,9 +86,10 @@ class FileReader(abc.ABC):
         self, batch: Any, schema: Any, constants: dict[str, str | None], row: int
     ) -> Any:
         """Return *batch*, which begins at *row*, with exactly the columns of *schema*."""
-        columns = []
+        same = batch.schema == schema
+        columns = batch.columns if same else []
         found = dict(zip(batch.schema.names, batch.columns, strict=True))
-        for each in schema:
+        for each in () if same else schema:
             if each.name in constants:
                 value = pyarrow.scalar(constants[each.name], pyarrow.string())
                 column = conform(pyarrow.repeat(value, batch.num_rows), each.type)
