@@ -189,8 +189,6 @@ def raised(
                 features=features,
                 log_dir=log_dir,
                 fast_start=True,
-                # A broker that restarts on a busy machine may take minutes.
-                startup_timeout=300.0,
             )
         )
         cluster.create_topic(

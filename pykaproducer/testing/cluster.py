@@ -61,7 +61,8 @@ class KafkaCluster:
     - *features* are levels of features to use instead of Kafka's defaults. With
       ``{"transaction.version": 0}`` clients use the transaction protocol before KIP-890.
     - *heap_mb* is Java's heap for each broker; *startup_timeout* (seconds) limits the duration of
-      starts and restarts.
+      starts and restarts, which take minutes on a busy machine. A broker that ends is not waited
+      for.
     - *fast_start* restricts Java to its quick compiler. This halves the processor time until the
       brokers are ready, and also their maximum throughput. The default is False for a single
       broker, which may be benchmarked, and True for several.
@@ -93,7 +94,7 @@ class KafkaCluster:
         properties: Mapping[str, str] | None = None,
         features: Mapping[str, int] | None = None,
         heap_mb: int = 512,
-        startup_timeout: float = 60.0,
+        startup_timeout: float = 300.0,
         fast_start: bool | None = None,
         log_dir: str | os.PathLike[str] | None = None,
         port: int | None = None,

@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 #: How long a test waits for what must happen, in seconds; only a hang takes as long.
 PATIENCE = 300.0
 #: The options of each cluster here.
-OPTIONS: dict[str, Any] = {"fast_start": True, "startup_timeout": PATIENCE}
+OPTIONS: dict[str, Any] = {"fast_start": True}
 #: Archives of other versions, one of them not used for a month.
 RECENT, UNUSED = "kafka-1.0.0-recent.jsa", "kafka-1.0.0-unused.jsa"
 
@@ -216,7 +216,7 @@ def test_a_death_while_an_archive_is_made_leaves_none(
     script = """
         import os, signal, sys
         from pykaproducer.testing import KafkaCluster
-        with KafkaCluster(fast_start=True, startup_timeout=300) as cluster:
+        with KafkaCluster(fast_start=True) as cluster:
             maker = cluster._archive._maker
             # Its end must not come before the kill.
             os.kill(maker, signal.SIGSTOP)

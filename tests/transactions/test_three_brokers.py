@@ -16,9 +16,7 @@ PARTITIONS = range(6)
 
 @pytest.fixture(scope="module", params=[pytest.param("TV1", marks=pytest.mark.full), "TV2"])
 def brokers(request: pytest.FixtureRequest) -> Iterator[KafkaCluster]:
-    with KafkaCluster(
-        3, properties=PROPERTIES, features=FEATURES[request.param], startup_timeout=180
-    ) as cluster:
+    with KafkaCluster(3, properties=PROPERTIES, features=FEATURES[request.param]) as cluster:
         yield cluster
 
 
