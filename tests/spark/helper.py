@@ -18,6 +18,10 @@ from pykaproducer.testing import KafkaCluster
 from tests._support.fixtures.spark import spark_environment
 from tests.cluster.readback import PATIENCE, Record, read_log
 
+#: How long a test waits for a program or a query (seconds). On a busy machine, sessions that start
+#: together take minutes.
+SOON = 600
+
 #: In /proc/net/tcp.
 _ESTABLISHED = "01"
 

@@ -20,8 +20,8 @@ from pykaproducer.testing import KafkaCluster
 from tests._support.schema_registry import RegistryServer
 from tests.transactions.helper import read
 
-from .helper import records, save
-from .test_streams import SOON, put_lines
+from .helper import SOON, records, save
+from .test_streams import put_lines
 
 ORDER: dict[str, Any] = {
     "type": "record",

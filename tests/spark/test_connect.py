@@ -10,11 +10,9 @@ import pytest
 from pykaproducer.testing import KafkaCluster
 from tests.transactions.helper import read
 
-from .helper import application, values
+from .helper import SOON, application, values
 
 pytestmark = pytest.mark.full
-
-SOON = 300
 
 
 def test_a_session_of_spark_connect(

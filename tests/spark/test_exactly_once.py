@@ -20,7 +20,8 @@ from pykaproducer.testing import KafkaCluster
 from tests._support.pairs import partly
 from tests.transactions.helper import read
 
-from .test_streams import SOON, put_lines
+from .helper import SOON
+from .test_streams import put_lines
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -21,14 +21,12 @@ from pykaproducer.testing import KafkaCluster
 from tests._support.fixtures.spark import spark_environment
 from tests.cluster.readback import Record
 
-from .helper import records
+from .helper import SOON, records
 
 pytestmark = pytest.mark.full
 
 EXAMPLE = pathlib.Path(__file__).parents[2] / "examples" / "access_log.py"
 
-#: How long a whole Spark may take on a busy machine (seconds).
-SOON = 300
 
 #: The requests to the web server, and its answers.
 ASKED = [("GET", "/page"), ("GET", "/missing?a=b%20c"), ("POST", "/"), ("GET", "/")]

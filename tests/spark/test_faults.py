@@ -11,10 +11,7 @@ from pykaproducer.testing import KafkaCluster
 from tests.transactions.helper import read
 
 from .fault_app import FAULTS, FIRST_TASK, ROWS
-from .helper import Meeting, application, records, wait_for_rows
-
-#: How long an application may take on a busy machine (seconds).
-SOON = 300
+from .helper import SOON, Meeting, application, records, wait_for_rows
 
 
 @pytest.mark.parametrize(

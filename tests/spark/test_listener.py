@@ -17,8 +17,8 @@ from pykaproducer.spark.listener import check_shared
 from pykaproducer.spark.reports import MOST, leave, remove, take
 from pykaproducer.testing import KafkaCluster
 
-from .helper import records, save, values
-from .test_streams import SOON, put_lines, stream_to
+from .helper import SOON, records, save, values
+from .test_streams import put_lines, stream_to
 
 ROOT = pathlib.Path(__file__).parents[2]
 

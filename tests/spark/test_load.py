@@ -20,9 +20,7 @@ from tests._support.pairs import partly
 from tests.load.truth import values as rows_of
 from tests.transactions.helper import read
 
-from .helper import records, values
-
-SOON = 240
+from .helper import SOON, records, values
 
 
 def load(cluster: KafkaCluster, topic: str, *arguments: str) -> int:

@@ -20,11 +20,11 @@ from pykaproducer.testing._processes import tick
 from tests._support.fixtures.spark import spark_environment
 from tests.transactions.helper import read
 
+from .helper import SOON
+
 pytestmark = pytest.mark.full
 
 EXAMPLE = pathlib.Path(__file__).parents[2] / "examples" / "spark" / "payments.py"
-#: How long a Spark application may take on a busy machine (seconds).
-SOON = 300
 FILES, LINES = 6, 2_000
 #: The micro-batches in which the example is killed, as soon as Spark has recorded their beginning.
 KILLED_IN = (1, 3)

@@ -43,9 +43,9 @@ from pykaproducer.testing import KafkaCluster
 from pyspark_pykaproducer import DefaultSource
 from tests._support.pairs import partly
 
-from .helper import records, values
+from .helper import SOON, records, values
 from .test_exactly_once import visible
-from .test_streams import SOON, put_lines
+from .test_streams import put_lines
 
 #: The names of the two sinks.
 ROWS, DEFAULT = "pykaproducer-rows", "pykaproducer"

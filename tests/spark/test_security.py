@@ -16,13 +16,11 @@ from pykaproducer.testing import KafkaCluster, Security, TokenServer
 from tests._support.stores import key_store, trust_store
 from tests.security.listeners import PASSWORD
 
-from .helper import application, values
+from .helper import SOON, application, values
 from .secured_app import ROWS
 
 pytestmark = pytest.mark.full
 
-#: How long a query, or a whole Spark, may take on a busy machine (seconds).
-SOON = 480
 
 SCRAM, CERTIFICATE, TOKENS = range(3)
 

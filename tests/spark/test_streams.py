@@ -14,10 +14,7 @@ from pykaproducer.spark import SinkError, Summary, register, write
 from pykaproducer.spark.sink import Commit, StreamSink
 from pykaproducer.testing import KafkaCluster
 
-from .helper import Meeting, application, values, wait_for_rows
-
-#: How long a query, or a whole Spark, may take on a busy machine (seconds).
-SOON = 240
+from .helper import SOON, Meeting, application, values, wait_for_rows
 
 
 @pytest.fixture(autouse=True, scope="module")
