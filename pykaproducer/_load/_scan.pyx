@@ -182,11 +182,11 @@ cdef class _View:
     def __dealloc__(self):
         PyBuffer_Release(&self.view)
 
-    cdef const uint8_t *block(self, int64_t start, int64_t end) except NULL:
-        """Return where a block begins, which must end with a line end unless it is empty."""
+    cdef const uint8_t *block(self, int64_t start, int64_t end, uint8_t other_end) except NULL:
+        """Return where a block begins. Unless it is empty, it must end with a line end."""
         if not 0 <= start <= end <= self.size:
             raise IndexError("the block is not within the buffer")
-        if end > start and self.data[end - 1] != c"\n" and self.data[end - 1] != c"\r":
+        if end > start and self.data[end - 1] != c"\n" and self.data[end - 1] != other_end:
             raise ValueError("the block does not end with a line end")
         return self.data + start
 

@@ -300,7 +300,8 @@ class Blocks:
         self._filled += count
         if not count:
             self.last = True
-            if self._filled and self.buffer[self._filled - 1] not in b"\r\n":
+            ends = b"\r\n" if self._carriage_returns else b"\n"
+            if self._filled and self.buffer[self._filled - 1] not in ends:
                 self.buffer[self._filled] = 10
                 self._filled += 1
 

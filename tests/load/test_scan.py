@@ -90,6 +90,11 @@ def lines_of(text: bytes, suffix: bytes = b"") -> list[str]:
     return found
 
 
+def test_a_block_of_json_ends_with_a_line_feed() -> None:
+    with pytest.raises(ValueError, match="line end"):
+        lines_of(b"{}\r")
+
+
 @pytest.mark.parametrize("line", LINES, ids=range(len(LINES)))
 def test_lines_of_json_stay_as_they_are(line: bytes) -> None:
     text = b'{"a":1}\n' + line + b"\r\n \n\r\n" + line + b"\n"

@@ -285,6 +285,17 @@ def test_text_in_json_stays_as_it_is_also_if_it_looks_like_a_time(there: pathlib
     assert rows("x.jsonl") == [cells]
 
 
+@pytest.mark.parametrize("count", [1, 100_000])
+def test_the_last_line_of_json_may_end_with_a_carriage_return(
+    there: pathlib.Path, count: int
+) -> None:
+    lines = [json.dumps({"n": row, "text": "x" * 80}) for row in range(count)]
+    write("x.jsonl", "\n".join(lines) + "\r")  # 100,000 are more than a block
+    found = rows("x.jsonl", whole_lines=True)
+    assert len(found) == count
+    assert found[-1] == {"value": lines[-1]}
+
+
 def test_a_bad_line_of_json_is_told_before_anything_is_read(there: pathlib.Path) -> None:
     write("x.jsonl", '{"a":1}\n' * 2_000_000 + '{"a":\n')
     with pytest.raises(SourceError, match=r"x\.jsonl: line 2000001, byte 6: .*; each"):

@@ -37,7 +37,7 @@ cdef class CsvScan:
         cdef _View view = _View(block)
         cdef const uint8_t *p
         cdef const uint8_t *begin
-        begin = p = view.block(start, end)
+        begin = p = view.block(start, end, c"\r")
         self.end = view.data + end
         self.wrong = OK
         with nogil:

@@ -69,7 +69,7 @@ cdef class JsonScan:
         cdef const uint8_t *p
         cdef const uint8_t *more = suffix
         cdef int64_t more_size = len(suffix)
-        p = view.block(start, end)
+        p = view.block(start, end, c"\n")
         self.end = view.data + end
         with nogil:
             if _space(columns.cells, 0, end - start) != NULL:
@@ -120,7 +120,7 @@ cdef class JsonScan:
         cdef const uint8_t *behind
         cdef int64_t rows = 0
         self.learning = True
-        p = view.block(start, end)
+        p = view.block(start, end, c"\n")
         self.end = view.data + end
         with nogil:
             while True:
@@ -152,7 +152,7 @@ cdef class JsonScan:
         cdef const uint8_t *p
         cdef const uint8_t *begin
         cdef const uint8_t *behind
-        p = view.block(start, end)
+        p = view.block(start, end, c"\n")
         self.end = view.data + end
         self.cells = columns.cells
         with nogil:
