@@ -68,7 +68,7 @@ class AvroReader(FileReader):
             start, first, row = header.end, 0, 0
             for block in self._blocks(file, header, WHOLE):
                 row += block.records
-                if block.end - start >= size or block.end == self.size:
+                if block.end - start >= size or block.end >= self.size:
                     found.append(FilePart(start, block.end, first))
                     start, first = block.end, row
         return found or [WHOLE]
@@ -77,8 +77,7 @@ class AvroReader(FileReader):
         names = set(schema.names)
         with open(self.path, "rb") as file:
             header = self._header(file)
-            if header.schema != self.schema:
-                raise SourceError(f"{self.path}: the file was replaced while it was loaded")
+            self._check_unchanged(header.schema)
             nodes = {name: node for name, node in header.columns.items() if name in names}
             row, end, size = part.first_row, 0, 0
             records: list[dict[str, Any]] = []

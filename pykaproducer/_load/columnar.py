@@ -79,8 +79,7 @@ class _Columnar(FileReader):
 
     def _names(self, file: Any, schema: Any) -> list[str]:
         """Return the columns to read. SourceError if the file is not what it was when opened."""
-        if self._schema_of(file) != self.schema:
-            raise SourceError(f"{self.path}: the file was replaced while it was loaded")
+        self._check_unchanged(self._schema_of(file))
         there = set(self.schema.names)
         return [name for name in schema.names if name in there]
 
@@ -268,8 +267,10 @@ def _batches(reader: Any, group: int, names: Sequence[str]) -> Iterator[Any]:
     columns: dict[str, Any] = {}
     some = max(1, len(names) * _STEP // max(size, 1))
     for start in range(0, len(names), some):
-        table = reader.read_row_group(group, names[start : start + some], use_threads=False)
-        columns |= zip(table.column_names, table.columns, strict=True)
+        wanted = names[start : start + some]
+        table = reader.read_row_group(group, wanted, use_threads=False)
+        # With a column a.b comes the field b of a column a.
+        columns |= {name: table[name] for name in wanted}
     for batch in pyarrow.table(columns).to_batches(at_once):
         # A copy, as a slice that is still in use would keep the group while the next is read.
         yield pyarrow.concat_batches([batch, batch.slice(0, 0)])
@@ -282,7 +283,7 @@ def _flat_bytes(file: Any, names: Sequence[str]) -> dict[str, int]:
     return {
         column.name: place
         for place, column in columns
-        if column.physical_type == "BYTE_ARRAY" and column.path in wanted
+        if column.physical_type == "BYTE_ARRAY" and column.name == column.path in wanted
     }
 
 
@@ -321,13 +322,21 @@ def _kind(column: Any) -> Any:
     return pyarrow.string() if column.logical_type.type == "ENUM" else None
 
 
+def _storage(kind: Any) -> Any:
+    """Return the type that an extension type has in the file, if that is nested."""
+    storage = getattr(kind, "storage_type", kind)
+    return storage if types.is_nested(storage) else kind
+
+
 def _leaves(kind: Any) -> int:
+    kind = _storage(kind)
     nested = types.is_nested(kind)
     return sum(_leaves(kind.field(place).type) for place in range(kind.num_fields)) if nested else 1
 
 
 def _with_leaves(kind: Any, leaves: Iterator[Any]) -> Any:
     """Return a type with these leaves; None: as it is."""
+    kind = _storage(kind)
     if types.is_struct(kind):
         return pyarrow.struct([(field.name, _with_leaves(field.type, leaves)) for field in kind])
     if types.is_map(kind):
@@ -408,6 +417,15 @@ class OrcReader(_Columnar):
                         done += rows_of_it.num_rows
                         yield Read(rows_of_it, self.size * done // max(rows, done))
                 self._check_rows(done, rows)
+
+    def _names(self, file: Any, schema: Any) -> list[str]:
+        names = super()._names(file, schema)
+        nested = tuple(f"{each.name}." for each in self.schema if types.is_nested(each.type))
+        for name in names:
+            if name.startswith(nested):
+                text = f"column {name} may be taken for a field of another column; rename it"
+                raise SourceError(f"{self.path}: {text}")
+        return names
 
     def _open(self) -> Any:
         from pyarrow import orc  # some builds of pyarrow lack ORC

@@ -92,7 +92,7 @@ class FileReader(abc.ABC):
         for each in () if same else schema:
             if each.name in constants:
                 value = pyarrow.scalar(constants[each.name], pyarrow.string())
-                column = conform(pyarrow.repeat(value, batch.num_rows), each.type)
+                column = pyarrow.repeat(value, batch.num_rows)
             elif each.name in found:
                 try:
                     column = conform(found[each.name], each.type)
@@ -120,6 +120,11 @@ class FileReader(abc.ABC):
             if isinstance(error, OSError) and error.errno is not None:
                 reason = os.strerror(error.errno)
             raise SourceError(f"{self.path}: {reason}") from error
+
+    def _check_unchanged(self, schema: Any) -> None:
+        """Raise SourceError if the file, now with the columns *schema*, is another than before."""
+        if schema != self.schema or os.stat(self.path).st_size != self.size:
+            raise SourceError(f"{self.path}: changed while it was read; load it again")
 
     @abc.abstractmethod
     def _read_schema(self) -> Any:

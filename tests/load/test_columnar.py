@@ -150,6 +150,13 @@ def test_int96_is_an_instant_of_any_year_nested_or_not() -> None:
     parquet.write_table(fine, "x.parquet", **options)
     assert "x.parquet: row 1, column t: INT96 with nanoseconds" in error("x.parquet")
     assert [each.batch.num_rows for each in open_source(["x.parquet"]).batches(["a"])] == [2]
+    # Also behind a column of an extension type that is nested in the file.
+    storage = pyarrow.array([{"x": 1, "y": 2}] * 2)
+    kind = pyarrow.opaque(storage.type, "pair", "of us")
+    pair = pyarrow.ExtensionArray.from_storage(kind, storage)
+    options["store_schema"] = True
+    parquet.write_table(fine.set_column(0, "pair", pair), "x.parquet", **options)
+    assert "x.parquet: row 1, column t: INT96 with nanoseconds" in error("x.parquet")
 
 
 def test_orc_timestamps_outside_of_its_range_are_told() -> None:
@@ -180,6 +187,17 @@ def test_wide_row_groups_are_read_by_columns() -> None:
     table = pyarrow.table({f"c.{n}": range(n, n + 700) for n in range(300)})
     write("x.parquet", table, 500)
     assert rows("x.parquet") == table.to_pylist()
+
+
+def test_a_column_with_the_name_of_a_field_of_another() -> None:
+    text = [f"{row:040}" for row in range(20_000)]
+    nested = [{"b": f"b{each}", "c": f"c{each}"} for each in text]
+    for names in (["a", "a.b"], ["a.b", "a"]):
+        table = pyarrow.table({"a": nested, "a.b": text}).select(names)
+        write("x.parquet", table, 20_000)
+        assert rows("x.parquet") == table.to_pylist()
+        write("x.orc", table)
+        assert "x.orc: column a.b may be taken for a field of another" in error("x.orc")
 
 
 @pytest.mark.parametrize("name", ["x.parquet", "x.arrow"])
@@ -218,11 +236,12 @@ def test_arrow_columns_are_checked() -> None:
     assert "x.arrow: record batch 0, column b: Invalid UTF8" in error("x.arrow")
 
 
-def test_a_file_that_is_replaced_while_it_is_loaded() -> None:
+@pytest.mark.parametrize("changed", ["a", "b"])
+def test_a_file_that_is_replaced_while_it_is_loaded(changed: str) -> None:
     write("x.parquet", pyarrow.table({"a": [1]}))
     source = open_source(["x.parquet"])
-    write("x.parquet", pyarrow.table({"b": [1]}))
-    with pytest.raises(SourceError, match="the file was replaced while it was loaded"):
+    write("x.parquet", pyarrow.table({changed: range(2)}))
+    with pytest.raises(SourceError, match="changed while it was read; load it again"):
         list(source.batches())
 
 
