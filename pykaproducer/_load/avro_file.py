@@ -78,7 +78,7 @@ class AvroReader(FileReader):
         with open(self.path, "rb") as file:
             header = self._header(file)
             self._check_unchanged(header.schema)
-            nodes = {name: node for name, node in header.columns.items() if name in names}
+            nodes = {name: node for name, node in header.record.fields.items() if name in names}
             row, end, size = part.first_row, 0, 0
             records: list[dict[str, Any]] = []
             try:
@@ -195,10 +195,6 @@ class _Header(NamedTuple):
     codec: str
     sync: bytes
     end: int
-
-    @property
-    def columns(self) -> dict[str, _Node]:
-        return self.record.fields
 
     @property
     def schema(self) -> Any:

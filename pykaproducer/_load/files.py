@@ -60,9 +60,33 @@ class File:
     partition: Partition = ()
 
 
+@dataclass(frozen=True)
+class Options:
+    """Options for reading files."""
+
+    #: None: by the suffix of each file.
+    format: str | None = None
+    #: CSV delimiter. None: a comma, or a tab in .tsv.
+    delimiter: str | None = None
+    #: Whether CSV columns of numbers, or of true and false, are such in JSON; otherwise they are
+    #: text. Found from the first rows.
+    infer_types: bool = False
+    #: Encoding of text files: any of Python's.
+    encoding: str = "utf-8"
+    #: Read JSON Lines as they stand, as a column ``value``, unless their objects have a member
+    #: ``value``. Otherwise the columns are the objects' members.
+    whole_lines: bool = False
+
+
 def is_uri(name: str) -> bool:
     """Return whether *name* is a URI, whose file system only Spark reads."""
     return re.match(r"\w\w+://", name) is not None
+
+
+def is_pipe(name: str) -> bool:
+    """Return whether *name* is standard input, a pipe or a device, which can be read only once."""
+    is_other = os.path.exists(name) and not (os.path.isfile(name) or os.path.isdir(name))
+    return name == "-" or is_other
 
 
 def files_of(name: str) -> list[File]:

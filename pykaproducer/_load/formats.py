@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,26 +11,20 @@ from pykaproducer._load import json_text
 from pykaproducer._load.avro_file import AvroReader
 from pykaproducer._load.columnar import ArrowReader, OrcReader, ParquetReader
 from pykaproducer._load.encoders import EncodingError, add_fields, twice_named
-from pykaproducer._load.files import Partition, SourceError
+from pykaproducer._load.files import File, Options, SourceError, delimiter_of, is_pipe
 from pykaproducer._load.reader import FileReader
 from pykaproducer._load.text import CsvReader, JsonLinesReader
 
 
-def reader_of(
-    kind: str,
-    path: str,
-    partition: Partition,
-    delimiter: str,
-    infer_types: bool,
-    encoding: str = "utf-8",
-    whole_lines: bool = False,
-) -> FileReader:
+def reader_of(kind: str, file: File, options: Options) -> FileReader:
     """Return a reader for a file of format *kind*; SourceError if the file is not of it."""
+    path, partition = file.path, file.partition
     if kind == "csv":
-        return CsvReader(path, partition, encoding, delimiter, infer_types)
+        delimiter = options.delimiter or delimiter_of(path)
+        return CsvReader(path, partition, options.encoding, delimiter, options.infer_types)
     if kind == "jsonl":
-        return JsonLinesReader(path, partition, encoding, whole_lines)
-    if not os.path.isfile(path) and (path == "-" or os.path.exists(path)):
+        return JsonLinesReader(path, partition, options.encoding, options.whole_lines)
+    if is_pipe(path):
         raise SourceError(f"{path}: {kind} cannot be read from a pipe; save it to a file")
     readers: dict[str, type[Any]] = {
         "parquet": ParquetReader,

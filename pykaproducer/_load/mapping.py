@@ -64,7 +64,7 @@ class Mapping:
             array, failures = bound(batch)
             arrays.append(array)
             for row, error in failures.items():
-                refused.setdefault(row, _refusal(text, error))
+                refused.setdefault(row, refusal(text, error))
         names = [name for name, _, _ in self.made]
         made = pyarrow.RecordBatch.from_arrays(arrays, names)
         if not refused:
@@ -73,10 +73,11 @@ class Mapping:
         return Mapped(without(made, refused), rows, sorted(refused.items()))
 
 
-def _refusal(text: str, error: Exception) -> EncodingError:
-    refusal = EncodingError(f"{text}: {error}")
-    refusal.__cause__ = error
-    return refusal
+def refusal(text: str, error: Exception) -> EncodingError:
+    """Return the error of a row, of which *text* could not be made."""
+    found = EncodingError(f"{text}: {error}")
+    found.__cause__ = error
+    return found
 
 
 def without(batch: Any, refused: Collection[int]) -> Any:

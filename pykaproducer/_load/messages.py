@@ -11,7 +11,7 @@ import pyarrow
 from pykaproducer._load import compute
 from pykaproducer._load.avro import AvroSchema, Plan
 from pykaproducer._load.encoders import BYTES, Array, EncodingError, by_row, json_objects, plain
-from pykaproducer._load.mapping import without
+from pykaproducer._load.mapping import refusal, without
 from pykaproducer._load.refused import RefusedRow, RefusedRowHandler
 from pykaproducer._load.summary import Summary
 from pykaproducer._load.writer import Writer
@@ -50,17 +50,12 @@ class RecordValue:
             column.drop_null().flatten(),
             BYTES,
         )
+        errors = {row: refusal(f"column {VALUE}", error) for row, error in failures.items()}
         if not column.null_count:
-            return encoded, {row: _about(error) for row, error in failures.items()}
+            return encoded, errors
         values = compute.replace_with_mask(pyarrow.nulls(len(column), BYTES), known, encoded)
         rows = compute.indices_nonzero(known).to_pylist()
-        return values, {rows[row]: _about(error) for row, error in failures.items()}
-
-
-def _about(error: Exception) -> EncodingError:
-    about = EncodingError(f"column {VALUE}: {error}")
-    about.__cause__ = error
-    return about
+        return values, {rows[row]: error for row, error in errors.items()}
 
 
 @dataclass(frozen=True)

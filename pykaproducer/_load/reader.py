@@ -56,13 +56,8 @@ class FileReader(abc.ABC):
         self.partition = partition
         with self.errors():
             self.size = 0 if path == "-" else os.stat(path).st_size
-            # Without the columns from its directories. None if the file is empty.
+            # Without the columns from its directories. None if the file is empty: no columns.
             self.schema = self._read_schema()
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether the file is empty and has not even columns."""
-        return self.schema is None
 
     def parts(self, size: int) -> list[FilePart]:
         """Return the parts of about *size* bytes that the file can be read in, in order."""

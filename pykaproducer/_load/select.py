@@ -46,9 +46,6 @@ from typing import TYPE_CHECKING, Any
 from pykaproducer._load.grammar import (
     ERROR_COLUMN,
     FIELDS,
-    Column,
-    Item,
-    Json,
     SelectEntry,
     SelectionError,
     parse_entries,
@@ -92,9 +89,7 @@ class Selection:
         """
         names = [name for name in schema.names if name != ERROR_COLUMN]
         if "value" not in names:
-            return cls.parse(
-                str(cls((SelectEntry("value", None, Json((Item(Column(()), spread=True),))),)))
-            )
+            return cls.parse("value=json(*)")
         more = [name for name in names if name not in _COLUMNS]
         if more:
             raise SelectionError(

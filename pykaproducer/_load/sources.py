@@ -19,14 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pykaproducer._load.files import (
-    FORMATS,
-    File,
-    SourceError,
-    delimiter_of,
-    files_of,
-    format_of,
-)
+from pykaproducer._load.files import FORMATS, Options, SourceError, files_of, format_of
 
 if TYPE_CHECKING:
     from pykaproducer._load.reader import FilePart, FileReader
@@ -48,24 +41,6 @@ class SourceBatch(NamedTuple):
     first_row: int
     #: Approximate bytes of the source read so far, of :attr:`LoadSource.size`.
     position: int
-
-
-@dataclass(frozen=True)
-class Options:
-    """Options for reading files."""
-
-    #: None: by the suffix of each file.
-    format: str | None = None
-    #: CSV delimiter. None: a comma, or a tab in .tsv.
-    delimiter: str | None = None
-    #: Whether CSV columns of numbers, or of true and false, are such in JSON; otherwise they are
-    #: text. Found from the first rows.
-    infer_types: bool = False
-    #: Encoding of text files: any of Python's.
-    encoding: str = "utf-8"
-    #: Read JSON Lines as they stand, as a column ``value``, unless their objects have a member
-    #: ``value``. Otherwise the columns are the objects' members.
-    whole_lines: bool = False
 
 
 @dataclass(frozen=True)
@@ -182,24 +157,10 @@ def open_source(names: Sequence[str], options: Options | None = None) -> LoadSou
     if set(kinds) != {"jsonl"}:
         options = replace(options, whole_lines=False)
     readers = [
-        _reader(formats, kind, file, options) for kind, file in zip(kinds, files, strict=True)
+        formats.reader_of(kind, file, options) for kind, file in zip(kinds, files, strict=True)
     ]
-    found = [reader for reader in readers if not reader.is_empty]
+    found = [reader for reader in readers if reader.schema is not None]
     if not found:
         raise SourceError(f"{', '.join(names)}: empty: there are no columns")
     schema = formats.common_schema(found)
     return LoadSource(schema, sum(reader.size for reader in found), tuple(found))
-
-
-def _reader(formats: Any, kind: str, file: File, options: Options) -> FileReader:
-    delimiter = options.delimiter or delimiter_of(file.path)
-    reader: FileReader = formats.reader_of(
-        kind,
-        file.path,
-        file.partition,
-        delimiter,
-        options.infer_types,
-        options.encoding,
-        options.whole_lines,
-    )
-    return reader

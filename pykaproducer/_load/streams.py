@@ -5,9 +5,7 @@ from __future__ import annotations
 import codecs
 import io
 import lzma
-import os
 import select
-import stat
 import sys
 import tempfile
 from typing import Any, NoReturn
@@ -36,11 +34,6 @@ _COMPRESSED = {
     b"\x04\x22\x4d\x18": ".lz4",
     b"\xfd7zXZ\0": ".xz",
 }
-
-
-def is_pipe(path: str) -> bool:
-    """Return whether a file can be read only once."""
-    return path == "-" or not stat.S_ISREG(os.stat(path).st_mode)
 
 
 class Pipe:

@@ -21,7 +21,7 @@ from pyarrow import compute
 
 from pykaproducer._load._scan import CsvScan, JsonScan, ScanError
 from pykaproducer._load.encoders import TEXT
-from pykaproducer._load.files import COMPRESSIONS, Partition, SourceError
+from pykaproducer._load.files import COMPRESSIONS, Partition, SourceError, is_pipe
 from pykaproducer._load.json_text import JSON, fields_of, large_string, of_text
 from pykaproducer._load.reader import WHOLE, FilePart, FileReader, Read
 from pykaproducer._load.streams import (
@@ -31,7 +31,6 @@ from pykaproducer._load.streams import (
     Pipe,
     Range,
     decompressed,
-    is_pipe,
     is_utf8,
 )
 
@@ -53,8 +52,7 @@ class _Text(FileReader):
         self._encoding = encoding
         self._is_utf8 = is_utf8(encoding)
         self._compression = COMPRESSIONS.get(os.path.splitext(path)[1].lower())
-        with self.errors():
-            self._pipe = Pipe(path) if is_pipe(path) else None
+        self._pipe = Pipe(path) if is_pipe(path) else None
         super().__init__(path, partition)
 
     @contextlib.contextmanager
@@ -144,9 +142,9 @@ class CsvReader(_Text):
         self,
         path: str,
         partition: Partition,
-        encoding: str = "utf-8",
-        delimiter: str = ",",
-        infer_types: bool = False,
+        encoding: str,
+        delimiter: str,
+        infer_types: bool,
     ) -> None:
         if delimiter in '"\r\n\0':
             raise SourceError(f"{delimiter!r} cannot be the delimiter of CSV")
@@ -263,9 +261,7 @@ class JsonLinesReader(_Text):
 
     advice = "each line must be a JSON object (jq -c '.[]' converts an array)"
 
-    def __init__(
-        self, path: str, partition: Partition, encoding: str = "utf-8", whole_lines: bool = False
-    ) -> None:
+    def __init__(self, path: str, partition: Partition, encoding: str, whole_lines: bool) -> None:
         self._wants_lines = whole_lines and _VALUE not in dict(partition)
         #: Members to append to each line's object; None: lines are not read as they stand.
         self._suffix: bytes | None = None

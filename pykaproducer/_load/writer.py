@@ -13,6 +13,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from pykaproducer._kernel import ROW_COST
 from pykaproducer._load.checksum import checksum_of
 from pykaproducer._load.refused import RefusedRow, RefusedRowHandler
 from pykaproducer._load.summary import Summary
@@ -23,8 +24,6 @@ from pykaproducer.producer import Producer
 #: Each block takes at most this fraction of buffer_memory, so that one can be filled while others
 #: are in flight.
 _SHARE = 4
-#: Memory per row in addition to its payload (bytes).
-_ROW_COST = 64
 #: Number of rows to send at once after a rejected row.
 _CAREFUL = 1_000
 #: Maximum wait for an outcome between calls of ``look`` (seconds).
@@ -115,7 +114,7 @@ class Writer:
 
     def _pieces(self, batch: Any) -> Iterator[tuple[int, Any]]:
         """Yield slices of *batch* that leave room in the buffer, each with its index."""
-        cost = batch.nbytes + batch.num_rows * _ROW_COST
+        cost = batch.nbytes + batch.num_rows * ROW_COST
         rows = max(1, batch.num_rows // (cost // self._room + 1))
         for place in range(0, batch.num_rows, rows):
             yield place, batch.slice(place, rows)
@@ -175,7 +174,7 @@ class Writer:
     def _add(self, block: BlockDelivery, rows: Any, start: int, place: int, origin: Any) -> None:
         kept = rows if self._verifiable else None
         wanted = origin if self._refused.wants_rows else None
-        size = block.accepted * _ROW_COST
+        size = block.accepted * ROW_COST
         if kept is not None or wanted is not None:
             size += rows.nbytes
         self._kept += size

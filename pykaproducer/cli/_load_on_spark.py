@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import os
 import time
 from typing import Any
 
 from pykaproducer._config.file_contents import with_contents
-from pykaproducer._load.files import is_uri
+from pykaproducer._load.files import is_pipe, is_uri
 from pykaproducer._load.sources import LoadSource
 from pykaproducer.cli._load_plan import (
     Outcome,
@@ -61,8 +60,7 @@ def _is_sparks(options: argparse.Namespace) -> bool:
 
 def _files(options: argparse.Namespace) -> LoadSource:
     for name in options.source:  # before any is opened
-        is_pipe = os.path.exists(name) and not (os.path.isfile(name) or os.path.isdir(name))
-        if name == "-" or is_pipe:
+        if is_pipe(name):
             raise UserError(f"{name}: a pipe can only be read without --spark")
     return files_of(options)
 
