@@ -11,7 +11,7 @@ from pykaproducer._load.summary import Summary
 from pykaproducer._load.writer import Interrupted
 from pykaproducer.cli import _signals
 from pykaproducer.cli._load_embedded import LoadReading
-from pykaproducer.cli._load_plan import files_of, selection_of
+from pykaproducer.cli._load_plan import QUERIES, files_of, selection_of
 from pykaproducer.cli._progress import progress
 from pykaproducer.cli.common import UserError, human_bytes
 
@@ -25,7 +25,7 @@ def dry_run(options: argparse.Namespace) -> int:
 
     Return the exit status of the load, as far as it does not depend on the cluster.
     """
-    if options.format in ("table", "sql"):
+    if options.format in QUERIES:
         raise UserError(f"--dry-run: reads files, not --format {options.format}")
     source = files_of(options)
     mapping = selection_of(options, source.schema)
@@ -78,7 +78,11 @@ def _read(
 
 
 def _shown(message: Any) -> str:
-    headers = [(f"header {name.decode()}", value) for name, value in message.headers]
+    headers = [
+        # The producer refuses names that are null or not UTF-8.
+        (f"header {(name or b'null').decode(errors='backslashreplace')}", value)
+        for name, value in message.headers
+    ]
     parts = [("key", message.key), *headers, ("value", message.value)]
     return ", ".join(f"{name} {_text(value)}" for name, value in parts if value is not None)
 

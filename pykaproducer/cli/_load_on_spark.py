@@ -10,6 +10,7 @@ from pykaproducer._config.file_contents import with_contents
 from pykaproducer._load.files import is_pipe, is_uri
 from pykaproducer._load.sources import LoadSource
 from pykaproducer.cli._load_plan import (
+    QUERIES,
     Outcome,
     files_of,
     load_progress,
@@ -55,7 +56,7 @@ def on_spark(options: argparse.Namespace) -> Outcome:
 
 def _is_sparks(options: argparse.Namespace) -> bool:
     """Return whether Spark reads the source: a table, a query, or URIs."""
-    return options.format in ("table", "sql") or any(map(is_uri, options.source))
+    return options.format in QUERIES or any(map(is_uri, options.source))
 
 
 def _files(options: argparse.Namespace) -> LoadSource:
@@ -66,13 +67,12 @@ def _files(options: argparse.Namespace) -> LoadSource:
 
 
 def _reading(load: Any, options: argparse.Namespace) -> Any:
-    if not all(map(is_uri, options.source)) and options.format not in ("table", "sql"):
+    if not all(map(is_uri, options.source)) and options.format not in QUERIES:
         raise UserError("load: give either URIs, which Spark reads, or local files")
-    if options.encoding != "utf-8":
-        raise UserError("--encoding: not for sources that Spark reads (URIs, tables, queries)")
-    return load.Reading(
-        tuple(options.source), options.format, options.delimiter, options.infer_types
-    )
+    given = {"--encoding": options.encoding != "utf-8", "--infer-types": options.infer_types}
+    for name in filter(given.get, given):
+        raise UserError(f"{name}: not for sources that Spark reads (URIs, tables, queries)")
+    return load.Reading(tuple(options.source), options.format, options.delimiter)
 
 
 def _load(

@@ -11,7 +11,7 @@ from pykaproducer._load.files import FORMATS
 from pykaproducer.cli._load_dry_run import dry_run
 from pykaproducer.cli._load_embedded import embedded
 from pykaproducer.cli._load_on_spark import on_spark
-from pykaproducer.cli._load_plan import Outcome
+from pykaproducer.cli._load_plan import QUERIES, Outcome
 from pykaproducer.cli._load_report import summary_lines, verified
 from pykaproducer.cli._stats_socket import add_stats_socket
 from pykaproducer.cli.common import (
@@ -24,8 +24,6 @@ from pykaproducer.cli.common import (
     servers_text,
 )
 
-#: Source formats that only Spark reads, besides files.
-_QUERIES = ("table", "sql")
 #: The script to pass to spark-submit.
 _SCRIPT = Path(__file__).with_name("_spark_submit.py")
 
@@ -162,7 +160,7 @@ def _add_source(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--format",
-        choices=(*FORMATS, *_QUERIES),
+        choices=(*FORMATS, *QUERIES),
         help="format (default: by file suffix); table and sql need --spark",
     )
     parser.add_argument(
@@ -197,7 +195,7 @@ def _check(options: argparse.Namespace) -> None:
     """Reject invalid combinations of options."""
     if not options.source:
         raise UserError("load: no source given; name a file, a directory or a pattern")
-    if options.format in _QUERIES and options.spark is None:
+    if options.format in QUERIES and options.spark is None:
         raise UserError(f"--format {options.format}: requires Spark; add --spark MASTER")
     if options.stats_socket is not None and options.spark is not None:
         raise UserError("--stats-socket: not available with --spark")
@@ -207,7 +205,7 @@ def _check(options: argparse.Namespace) -> None:
         raise UserError(f"--delimiter {delimiter}: must be a single ASCII character")
     if options.topic is not None:
         refuse_odd_topic("-t", options.topic)
-    if options.format in _QUERIES and len(options.source) > 1:
+    if options.format in QUERIES and len(options.source) > 1:
         raise UserError(f"--format {options.format}: give exactly one source, and quote it")
 
 

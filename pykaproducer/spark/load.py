@@ -85,7 +85,6 @@ class Reading:
     #: None: by suffix. ``table`` and ``sql`` denote a table and a query.
     format: str | None
     delimiter: str | None
-    infer_types: bool
 
 
 #: Receives the numbers of bytes and rows that a task has read. Can be pickled.
@@ -230,7 +229,6 @@ def _as_embedded(kind: str, reading: Reading) -> dict[str, Any]:
         return common | {
             "header": True,
             "enforceSchema": False,
-            "inferSchema": reading.infer_types,
             "sep": reading.delimiter or delimiter_of(reading.source[0]),
             "multiLine": True,
             "quote": '"',

@@ -67,6 +67,17 @@ def test_a_dry_run_sends_nothing(tmp_path: pathlib.Path) -> None:
     assert reason.startswith(f"  2 rejected; the first: {source}, row 0: EncodingError: partition=")
 
 
+def test_a_dry_run_shows_names_of_headers_that_no_message_can_have(tmp_path: pathlib.Path) -> None:
+    raw = pyarrow.array([None, b"\xff"], pyarrow.binary()).buffers()
+    names = pyarrow.Array.from_buffers(pyarrow.string(), 2, raw)
+    pairs = pyarrow.StructArray.from_arrays([names, pyarrow.array(["a", "b"])], ["key", "value"])
+    headers = pyarrow.ListArray.from_arrays([0, 2], pairs)
+    parquet.write_table(pyarrow.table({"value": ["x"], "headers": headers}), tmp_path / "x.parquet")
+    done = run("load", str(tmp_path / "x.parquet"), "-t", "t", "-b", NOWHERE, "--dry-run")
+    assert "  header null 'a', header \\xff 'b', value 'x'" in done.stdout.decode().splitlines()
+    assert not done.stderr
+
+
 @pytest.mark.parametrize("suffix", ["parquet", "orc", "csv", "jsonl"])
 def test_each_row_is_an_object_of_json(
     suffix: str, cluster: KafkaCluster, topic: str, tmp_path: pathlib.Path

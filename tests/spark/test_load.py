@@ -208,6 +208,7 @@ def test_refused_rows_are_kept(
         (["/no/such/file.parquet"], 2, "/no/such/file.parquet"),
         (["/dev/null", "--format", "csv"], 2, "/dev/null"),
         (["s3a://bucket/x.csv", "--encoding", "latin-1"], 2, "--encoding: not for sources that"),
+        (["s3a://bucket/x.csv", "--infer-types"], 2, "--infer-types: not for sources that"),
         (["nowhere", "--format", "table"], 1, "nowhere"),
         (["SELEC 1", "--format", "sql"], 1, "SELEC"),
         (["SELECT 1 AS a", "--format", "sql", "--select", "value=b"], 2, "--select: "),
