@@ -23,6 +23,7 @@ from pykaproducer._load.encoders import (
     Encoded,
     EncodingError,
     by_row,
+    is_text,
     json_objects,
     plain,
     text_of,
@@ -264,6 +265,11 @@ def whole(array: Array) -> Array:
     """Convert cells to integers."""
     array = text_of(array) if is_json(array.type) else plain(array)
     try:
+        if (
+            is_text(array.type)
+            and compute.any(compute.match_substring_regex(array, "[xX]")).as_py()
+        ):
+            raise pyarrow.ArrowInvalid("hexadecimal, which cast() would convert")
         return array.cast(pyarrow.int64())
     except pyarrow.ArrowInvalid:
         if len(array) != 1:

@@ -144,17 +144,18 @@ def test_times_may_be_times_dates_numbers_or_text() -> None:
 
 def test_rows_that_cannot_be_sent_are_told_and_the_others_are_sent() -> None:
     columns = {
-        "t": ["1", "yesterday", "3", None, "5", "9" * 20],
-        "p": ["1", "2", "three", "4", "", "6"],
-        "view": pyarrow.array(list("abcdef"), pyarrow.string_view()),
+        "t": ["1", "yesterday", "3", None, "5", "9" * 20, "7"],
+        "p": ["1", "2", "three", "4", "", "6", "0X10"],
+        "view": pyarrow.array(list("abcdefg"), pyarrow.string_view()),
     }
     found = mapped("value=view, timestamp=t, partition=p, headers.x=view", columns)
     assert found.rows == [0, 3]
-    assert [row for row, _ in found.refused] == [1, 2, 4, 5]
+    assert [row for row, _ in found.refused] == [1, 2, 4, 5, 6]
     texts = [str(error) for _, error in found.refused]
     assert texts[0].startswith("timestamp=t: 'yesterday' is neither milliseconds since 1970 nor")
     assert texts[1] == "partition=p: 'three' is not an integer"
     assert texts[3].startswith(f"timestamp=t: '{'9' * 20}' is neither milliseconds since 1970 nor")
+    assert texts[4] == "partition=p: '0X10' is not an integer"
     assert [(row["value"], row["partition"]) for row in found.batch.to_pylist()] == [
         ("a", 1),
         ("d", 4),
