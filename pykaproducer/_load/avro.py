@@ -28,6 +28,7 @@ from pykaproducer._load.encoders import (
     Encoded,
     EncodingError,
     MissingPackageError,
+    decimal_type,
     is_bytes,
     is_list,
     is_text,
@@ -230,11 +231,6 @@ def _said(error: Exception) -> str:
 # Type compatibility ------------------------------------------------------------------------------
 
 
-def _decimal(schema: dict[str, Any]) -> Any:
-    precision, scale = schema["precision"], schema.get("scale", 0)
-    return (pyarrow.decimal128 if precision <= 38 else pyarrow.decimal256)(precision, scale)
-
-
 #: By logical type: a check of the column type, and the type to cast to.
 _LOGICAL: dict[str, tuple[Callable[[Any], bool], Callable[[dict[str, Any]], Any]]] = {
     "date": (types.is_date, lambda _: pyarrow.date32()),
@@ -244,7 +240,7 @@ _LOGICAL: dict[str, tuple[Callable[[Any], bool], Callable[[dict[str, Any]], Any]
     "timestamp-micros": (types.is_timestamp, lambda _: pyarrow.timestamp("us", "UTC")),
     "local-timestamp-millis": (types.is_timestamp, lambda _: pyarrow.timestamp("ms", "UTC")),
     "local-timestamp-micros": (types.is_timestamp, lambda _: pyarrow.timestamp("us", "UTC")),
-    "decimal": (types.is_decimal, _decimal),
+    "decimal": (types.is_decimal, lambda it: decimal_type(it["precision"], it.get("scale", 0))),
 }
 
 

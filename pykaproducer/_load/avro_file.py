@@ -30,11 +30,12 @@ from pykaproducer._load.encoders import (
     EncodingError,
     MissingPackageError,
     conform,
+    decimal_type,
     interval,
     plain,
 )
 from pykaproducer._load.files import SourceError
-from pykaproducer._load.reader import WHOLE, FilePart, FileReader, Read
+from pykaproducer._load.reader import WHOLE, FilePart, FileReader, Read, batch_of
 
 _MAGIC = b"Obj\x01"
 _SYNC = 16
@@ -168,9 +169,7 @@ class AvroReader(FileReader):
             except _DAMAGE as error:
                 where = f"rows {row} to {row + len(records) - 1}, column {name}"
                 raise self._damage(where, error) from error
-        if not columns:
-            return pyarrow.RecordBatch.from_arrays([pyarrow.nulls(len(records))], ["none"])
-        return pyarrow.RecordBatch.from_arrays(columns, list(nodes))
+        return batch_of(len(records), list(nodes), columns)
 
     def _damage(self, where: str, error: Exception) -> SourceError:
         reason = str(error) or type(error).__name__
@@ -446,8 +445,7 @@ def _logical(schema: dict[str, Any], node: _Node) -> _Node:
         if precision > 76:
             raise EncodingError(f"a decimal with {precision} digits, of which 76 are supported")
         if 0 <= scale <= precision and precision > 0:
-            made = pyarrow.decimal128 if precision <= 38 else pyarrow.decimal256
-            kind = made(precision, scale)
+            kind = decimal_type(precision, scale)
             return dataclasses.replace(node, kind=kind, finish=lambda array: _decimal(array, kind))
     return node
 

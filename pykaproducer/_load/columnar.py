@@ -14,7 +14,7 @@ from pyarrow import compute, fs, ipc, parquet, types
 from pykaproducer._load.encoders import is_list, plain_type
 from pykaproducer._load.files import SourceError
 from pykaproducer._load.json_text import is_json
-from pykaproducer._load.reader import WHOLE, FilePart, FileReader, Read
+from pykaproducer._load.reader import WHOLE, FilePart, FileReader, Read, batch_of
 
 #: Maximum rows of a batch, and approximate bytes of its columns.
 _ROWS = 65_536
@@ -171,11 +171,6 @@ def _size(batch: Any) -> int:
     return size
 
 
-def _rows_alone(rows: int) -> Any:
-    """Return a batch of which only the number of rows is needed."""
-    return pyarrow.RecordBatch.from_arrays([pyarrow.nulls(rows)], ["none"])
-
-
 # Parquet -----------------------------------------------------------------------------------------
 
 
@@ -222,7 +217,7 @@ class ParquetReader(_Columnar):
     ) -> Iterator[tuple[Any, float]]:
         metadata = reader.metadata.row_group(group)
         if not names:
-            yield _rows_alone(metadata.num_rows), 1
+            yield batch_of(metadata.num_rows, [], []), 1
             return
         self._check_int96(reader, group, names, row)
         flat = _flat_bytes(reader, names).items()

@@ -176,7 +176,7 @@ def plain_type(kind: Any) -> Any:
         inner = [plain_type(each.type) for each in kind]
         if any(made != each.type for made, each in zip(inner, kind, strict=True)):
             return pyarrow.struct(
-                [_field(each.name, made) for made, each in zip(inner, kind, strict=True)]
+                [pyarrow.field(each.name, made) for made, each in zip(inner, kind, strict=True)]
             )
     elif types.is_map(kind):
         key, item = plain_type(kind.key_type), plain_type(kind.item_type)
@@ -191,10 +191,9 @@ def plain_type(kind: Any) -> Any:
 
 
 def _list(kind: Any, *, large: bool) -> Any:
-    return (pyarrow.large_list if large else pyarrow.list_)(_field("element", kind))
+    return (pyarrow.large_list if large else pyarrow.list_)(pyarrow.field("element", kind))
 
 
-_field = pyarrow.field
 _JSON = pyarrow.json_(TEXT)
 
 #: The types of extensions whose cells are not processed as their storage is.
@@ -237,7 +236,8 @@ def conform(array: Array, kind: Any) -> Array:
     if types.is_map(kind):
         offsets, entries = _lists(array)
         both = zip(entries.flatten(), (kind.key_type, kind.item_type), strict=True)
-        offsets = compute.if_else(_padded(array.is_valid()), offsets, None).cast(pyarrow.int32())
+        valid = pyarrow.concat_arrays([array.is_valid(), pyarrow.array([True])])
+        offsets = compute.if_else(valid, offsets, None).cast(pyarrow.int32())
         return pyarrow.MapArray.from_arrays(offsets, *(conform(*each) for each in both))
     if is_list(kind):
         offsets, elements = _lists(array)
@@ -287,10 +287,6 @@ def _lists(array: Array) -> tuple[Array, Array]:
     return pyarrow.concat_arrays([start, compute.cumulative_sum(sizes)]), array.flatten()
 
 
-def _padded(valid: Array) -> Array:
-    return pyarrow.concat_arrays([valid, pyarrow.array([True])])
-
-
 # Types that files have in common -----------------------------------------------------------------
 
 
@@ -335,8 +331,12 @@ def _common_number(one: Any, other: Any) -> Any:
     precision = max(digits) + max(scales)
     if precision > 76:
         raise EncodingError(f"{one} and {other}, which need more than 76 digits")
-    made = pyarrow.decimal128 if precision <= 38 else pyarrow.decimal256
-    return made(precision, max(scales))
+    return decimal_type(precision, max(scales))
+
+
+def decimal_type(precision: int, scale: int) -> Any:
+    """Return the smallest type of decimals with so many digits."""
+    return (pyarrow.decimal128 if precision <= 38 else pyarrow.decimal256)(precision, scale)
 
 
 def _finer(one: Any, other: Any) -> Any:
@@ -351,7 +351,7 @@ def _common_struct(one: Any, other: Any) -> Any:
     found: dict[str, Any] = {}
     add_fields(found, one)
     add_fields(found, other)
-    return pyarrow.struct([_field(*each) for each in found.items()])
+    return pyarrow.struct([pyarrow.field(*each) for each in found.items()])
 
 
 def add_fields(found: dict[str, Any], fields: Iterable[Any]) -> None:

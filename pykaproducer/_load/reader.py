@@ -10,7 +10,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow
@@ -43,6 +43,13 @@ class Read(NamedTuple):
     batch: Any
     #: Approximate number of bytes of the file read so far.
     position: int
+
+
+def batch_of(rows: int, names: Sequence[str], columns: Sequence[Any]) -> Any:
+    """Return columns as a batch, which without any has still its rows."""
+    if not names:
+        return pyarrow.RecordBatch.from_arrays([pyarrow.nulls(rows)], [""]).select([])
+    return pyarrow.RecordBatch.from_arrays(columns, names)
 
 
 class FileReader(abc.ABC):

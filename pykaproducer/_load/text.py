@@ -23,7 +23,7 @@ from pykaproducer._load._scan import CsvScan, JsonScan, ScanError
 from pykaproducer._load.encoders import TEXT
 from pykaproducer._load.files import COMPRESSIONS, Partition, SourceError, is_pipe
 from pykaproducer._load.json_text import JSON, fields_of, large_string, of_text
-from pykaproducer._load.reader import WHOLE, FilePart, FileReader, Read
+from pykaproducer._load.reader import WHOLE, FilePart, FileReader, Read, batch_of
 from pykaproducer._load.streams import (
     CONTENT_ERRORS,
     Blocks,
@@ -121,13 +121,6 @@ class _Text(FileReader):
         return self.advice
 
 
-def _batch(rows: int, names: Sequence[str], columns: Sequence[Any]) -> Any:
-    """Return columns as a batch, which without any has still its rows."""
-    if not names:
-        return pyarrow.RecordBatch.from_arrays([pyarrow.nulls(rows)], [""]).select([])
-    return pyarrow.RecordBatch.from_arrays(columns, names)
-
-
 def _at_once(columns: int) -> int:
     return max(1, _CELLS // max(columns, 1))
 
@@ -207,7 +200,7 @@ class CsvReader(_Text):
                         self._typed(column, name, row)
                         for name, column in zip(names, columns, strict=True)
                     ]
-                    yield Read(_batch(rows, names, found), position)
+                    yield Read(batch_of(rows, names, found), position)
                     row += rows
 
     def _skip_header(self, scan: CsvScan, blocks: Blocks, names: Sequence[str]) -> bool:
@@ -316,7 +309,7 @@ class JsonLinesReader(_Text):
                         blocks.buffer, blocks.start, blocks.end, _at_once(len(names))
                     )
                     found = [of_text(large_string(rows, column)) for column in columns]
-                    yield Read(_batch(rows, names, found), position)
+                    yield Read(batch_of(rows, names, found), position)
 
     def _read_lines(self, part: FilePart, suffix: bytes) -> Iterator[Read]:
         scan = JsonScan(refused=[_VALUE, *self._constants])
@@ -324,7 +317,7 @@ class JsonLinesReader(_Text):
             with self._scanning(part):
                 rows, column = scan.lines(blocks.buffer, blocks.start, blocks.end, suffix)
             blocks.start = blocks.end
-            yield Read(_batch(rows, [_VALUE], [large_string(rows, column)]), position)
+            yield Read(batch_of(rows, [_VALUE], [large_string(rows, column)]), position)
 
     def _remedy(self, error: ScanError) -> str:
         if error.member is None:
