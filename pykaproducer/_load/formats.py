@@ -21,7 +21,10 @@ def reader_of(kind: str, file: File, options: Options) -> FileReader:
     path, partition = file.path, file.partition
     if kind == "csv":
         delimiter = options.delimiter or delimiter_of(path)
-        return CsvReader(path, partition, options.encoding, delimiter, options.infer_types)
+        reader = CsvReader(path, partition, options.encoding, delimiter, options.infer_types)
+        if options.delimiter is None and reader.schema is not None:
+            _refuse_other_delimiter(path, reader.schema.names, delimiter)
+        return reader
     if kind == "jsonl":
         return JsonLinesReader(path, partition, options.encoding, options.whole_lines)
     if is_pipe(path):
@@ -34,6 +37,16 @@ def reader_of(kind: str, file: File, options: Options) -> FileReader:
     }
     found: FileReader = readers[kind](path, partition)
     return found
+
+
+def _refuse_other_delimiter(path: str, names: Sequence[str], delimiter: str) -> None:
+    """Raise SourceError if the only column has the name of several: its rows would be one cell."""
+    other = next((each for each in ";\t|," if each in names[0] and each != delimiter), None)
+    if len(names) == 1 and other is not None:
+        raise SourceError(
+            f"{path}: line 1: the only column is {names[0]!r}; set --delimiter {other!r}, or "
+            f"--delimiter {delimiter!r} if this is its name"
+        )
 
 
 def common_schema(readers: Sequence[FileReader]) -> Any:

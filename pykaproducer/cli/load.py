@@ -21,6 +21,7 @@ from pykaproducer.cli.common import (
     notify,
     parser_like,
     refuse_odd_topic,
+    separator_of,
     servers_text,
 )
 
@@ -164,7 +165,9 @@ def _add_source(parser: argparse.ArgumentParser) -> None:
         help="format (default: by file suffix); table and sql need --spark",
     )
     parser.add_argument(
-        "--delimiter", metavar="CHAR", help="CSV delimiter (default: a comma, or a tab in .tsv)"
+        "--delimiter",
+        metavar="CHAR",
+        help=r"CSV delimiter, such as ';' or '\t' (default: a comma, or a tab in .tsv)",
     )
     parser.add_argument(
         "--infer-types",
@@ -200,13 +203,20 @@ def _check(options: argparse.Namespace) -> None:
     if options.stats_socket is not None and options.spark is not None:
         raise UserError("--stats-socket: not available with --spark")
     _check_once(options)
-    delimiter = options.delimiter
-    if delimiter is not None and not (len(delimiter) == 1 and delimiter.isascii()):
-        raise UserError(f"--delimiter {delimiter}: must be a single ASCII character")
+    if options.delimiter is not None:
+        options.delimiter = _delimiter_of(options.delimiter)
     if options.topic is not None:
         refuse_odd_topic("-t", options.topic)
     if options.format in QUERIES and len(options.source) > 1:
         raise UserError(f"--format {options.format}: give exactly one source, and quote it")
+
+
+def _delimiter_of(text: str) -> str:
+    """Return the character that ``--delimiter`` names."""
+    delimiter = separator_of("--delimiter", text)
+    if len(delimiter) > 1 or not delimiter.isascii():
+        raise UserError(f"--delimiter {text}: must be a single ASCII character")
+    return delimiter.decode()
 
 
 def _check_once(options: argparse.Namespace) -> None:

@@ -269,6 +269,7 @@ def test_a_file_that_breaks_in_the_middle_loses_nothing_before(
         (["--rejects", "/proc/none"], "--rejects /proc/none: "),
         (["--select", "value=id, topic=name"], "-t t conflicts with topic= in --select"),
         (["--delimiter", ";;"], "--delimiter ;;: must be a single ASCII character"),
+        (["--delimiter", r"\y"], r"--delimiter \y: \y is not an escape sequence; there are"),
         (["-t", "no topic"], "-t: topic 'no topic' is not a topic name"),
         (["/no/such/file.csv"], "/no/such/file.csv: no such file"),
     ],
@@ -281,6 +282,15 @@ def test_a_mistake_is_told_before_anything_is_sent(
     base = ["load", "-t", "t", "--bootstrap-servers", NOWHERE]
     assert main([*base, *source, *arguments]) == 2
     assert told in capsys.readouterr().err
+
+
+def test_the_delimiter_may_be_an_escape_sequence(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = tmp_path / "table.csv"
+    table.write_text("a\tb\n1\t2\n")
+    assert main(["load", "-t", "t", "--dry-run", "--delimiter", r"\t", str(table)]) == 0
+    assert """value '{"a":"1","b":"2"}'""" in capsys.readouterr().out
 
 
 def test_a_topic_must_be_named(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:

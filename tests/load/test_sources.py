@@ -118,6 +118,28 @@ def test_cells_of_csv_are_text_as_it_stands(there: pathlib.Path) -> None:
     assert rows("x.tsv") == [{"a": "NULL", "b": "1.0"}]
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("x.csv", "a;b\n1;2\n", "'a;b'; set --delimiter ';', or --delimiter ','"),
+        ("x.csv", "a\tb\n", r"'a\tb'; set --delimiter '\t', or --delimiter ','"),
+        ("x.tsv", "a,b\n1,2\n", r"'a,b'; set --delimiter ',', or --delimiter '\t'"),
+    ],
+)
+def test_a_table_whose_delimiter_is_another_is_not_read_as_a_single_column(
+    there: pathlib.Path, name: str, text: str, said: str
+) -> None:
+    write(name, text)
+    assert f"{name}: line 1: the only column is {said} if this is its name" in error(name)
+    default = "\t" if name == "x.tsv" else ","
+    assert open_source([name], Options(delimiter=default)).schema.names == [text.splitlines()[0]]
+
+
+def test_the_name_of_a_single_column_may_have_the_delimiter(there: pathlib.Path) -> None:
+    write("x.csv", '"a,b"\n1\n')
+    assert rows("x.csv") == [{"a,b": "1"}]
+
+
 def test_types_of_csv_are_found_if_one_asks(there: pathlib.Path) -> None:
     write("x.csv", "id,n,ok,at,none\n007,1.50,true,2024-02-29,\n1,-2e3,,x,\n")
     assert rows("x.csv", infer_types=True) == [
