@@ -90,11 +90,17 @@ class _Text(FileReader):
 
     def _blocks(self, part: FilePart) -> Iterator[tuple[Blocks, int]]:
         """Yield each block of *part*, and the position in the file after it."""
+        end = self.size if part.stop is None else min(part.stop, self.size)
         with self._opened(part) as (blocks, file):
-            while blocks.advance():
-                yield blocks, file.tell()
-            if file.tell() < (self.size if part.stop is None else min(part.stop, self.size)):
-                raise SourceError(f"{self.path}: became shorter while it was read")
+            more = True
+            while more:
+                more = blocks.advance()
+                if blocks.last and file.tell() < end:  # the last line may be cut
+                    raise SourceError(
+                        f"{self.path}: became shorter while it was read; load it again"
+                    )
+                if more:
+                    yield blocks, file.tell()
 
     @contextlib.contextmanager
     def _scanning(self, part: FilePart = WHOLE) -> Iterator[None]:

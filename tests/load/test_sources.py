@@ -248,6 +248,23 @@ def test_a_pipe_of_a_format_that_is_no_text(there: pathlib.Path, kind: str) -> N
         assert f"{name}: {kind} cannot be read from a pipe; save it" in error(name, format=kind)
 
 
+@pytest.mark.parametrize("line", ["1234567\n", '{"a":1}\n'], ids=["csv", "jsonl"])
+def test_a_line_that_is_cut_while_the_file_is_read_is_not_a_row(
+    there: pathlib.Path, line: str
+) -> None:
+    name = "x.csv" if line[0] == "1" else "x.jsonl"
+    write(name, line * 4_000_000)
+    batches = open_source([name], Options(whole_lines=True)).batches()
+    found = [next(batches)]
+    os.truncate(name, (8 << 21) + 6)
+    with pytest.raises(SourceError) as caught:
+        found.extend(batches)  # keeps the batches read before the error
+    assert str(caught.value) == f"{name}: became shorter while it was read; load it again"
+    assert {cell for each in found for cell in each.batch.column(0).unique().to_pylist()} == {
+        line.strip()
+    }
+
+
 def test_a_file_that_changes_while_it_is_read(there: pathlib.Path) -> None:
     write("x.jsonl", '{"a":1}\n' * 4_000_000)
     source = open_source(["x.jsonl"], Options(whole_lines=True))
@@ -256,6 +273,7 @@ def test_a_file_that_changes_while_it_is_read(there: pathlib.Path) -> None:
     os.truncate("x.jsonl", 8 << 21)
     with pytest.raises(SourceError, match=r"x\.jsonl: became shorter while it was read"):
         list(batches)
+    write("x.jsonl", '{"a":1}\n')
     source = open_source(["x.jsonl"])
     write("x.jsonl", '{"b":1}\n')
     assert "the member 'b' was not there before: the file has changed" in until_error(source)[1]
