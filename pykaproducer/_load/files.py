@@ -219,7 +219,8 @@ def format_of(path: str) -> str:
         raise SourceError("-: name the format of standard input with --format csv or jsonl")
     if found is None:
         raise SourceError(
-            f"{path}: unknown file suffix; name the format with --format ({', '.join(FORMATS)})"
+            f"{path}: unknown file suffix; name the format with --format ({', '.join(FORMATS)}), "
+            f"or leave the file out with a pattern such as 'DIRECTORY/*.csv'"
         )
     return found
 

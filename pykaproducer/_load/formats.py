@@ -13,7 +13,23 @@ from pykaproducer._load.columnar import ArrowReader, OrcReader, ParquetReader
 from pykaproducer._load.encoders import EncodingError, add_fields, twice_named
 from pykaproducer._load.files import File, Options, SourceError, delimiter_of, is_pipe
 from pykaproducer._load.reader import FileReader
+from pykaproducer._load.streams import is_utf8
 from pykaproducer._load.text import CsvReader, JsonLinesReader
+
+
+def refuse_other_formats(options: Options, kinds: set[str]) -> None:
+    """Raise SourceError if an option would have no effect on files of these formats."""
+    given = {
+        "--delimiter": (options.delimiter is not None, {"csv"}),
+        "--infer-types": (options.infer_types, {"csv"}),
+        "--encoding": (not is_utf8(options.encoding), {"csv", "jsonl"}),
+    }
+    for name, (is_given, formats) in given.items():
+        if is_given and kinds.isdisjoint(formats):
+            raise SourceError(
+                f"{name} is for {' and '.join(sorted(formats))}, but the source is "
+                f"{' and '.join(sorted(kinds))}; leave it out"
+            )
 
 
 def reader_of(kind: str, file: File, options: Options) -> FileReader:

@@ -154,6 +154,7 @@ def open_source(names: Sequence[str], options: Options | None = None) -> LoadSou
             raise SourceError(f"{file.path}: this file is in the source twice; name it once")
         seen.add(real)
     kinds = [options.format or format_of(file.path) for file in files]
+    formats.refuse_other_formats(options, set(kinds))
     if set(kinds) != {"jsonl"}:
         options = replace(options, whole_lines=False)
     readers = [

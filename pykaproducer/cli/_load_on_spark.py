@@ -69,7 +69,11 @@ def _files(options: argparse.Namespace) -> LoadSource:
 def _reading(load: Any, options: argparse.Namespace) -> Any:
     if not all(map(is_uri, options.source)) and options.format not in QUERIES:
         raise UserError("load: give either URIs, which Spark reads, or local files")
-    given = {"--encoding": options.encoding != "utf-8", "--infer-types": options.infer_types}
+    given = {
+        "--encoding": options.encoding != "utf-8",
+        "--infer-types": options.infer_types,
+        "--delimiter": options.format in QUERIES and options.delimiter is not None,
+    }
     for name in filter(given.get, given):
         raise UserError(f"{name}: not for sources that Spark reads (URIs, tables, queries)")
     return load.Reading(tuple(options.source), options.format, options.delimiter)

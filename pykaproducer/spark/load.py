@@ -7,7 +7,10 @@ queries and URIs are read by Spark.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import os
+import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -123,9 +126,26 @@ def session_on(master: str) -> tuple[Any, bool]:
     elif master != SUBMITTED:
         builder = builder.master(master)
     try:
-        return builder.getOrCreate(), ours
+        with _own_python(master):
+            return builder.getOrCreate(), ours
     except (*_FAILURES, RuntimeError, ImportError, OSError) as error:
         raise SparkError(_text(error)) from error
+
+
+@contextlib.contextmanager
+def _own_python(master: str) -> Iterator[None]:
+    """Have a session on this machine started with this Python, unless the user has named another.
+
+    Its workers would run the first ``python3`` of ``PATH``.
+    """
+    if not master.startswith("local") or "PYSPARK_PYTHON" in os.environ:
+        yield
+        return
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    try:
+        yield
+    finally:
+        del os.environ["PYSPARK_PYTHON"]
 
 
 def files(session: Any, source: LoadSource) -> SparkSource:

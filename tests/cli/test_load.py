@@ -284,6 +284,22 @@ def test_a_mistake_is_told_before_anything_is_sent(
     assert told in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--delimiter", ";"], "--delimiter is for csv, but the source is parquet; leave it out"),
+        (["--infer-types"], "--infer-types is for csv, but the source is parquet"),
+        (["--encoding", "latin-1"], "--encoding is for csv and jsonl, but the source is parquet"),
+    ],
+)
+def test_an_option_for_other_formats_is_refused(
+    arguments: list[str], told: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_rows(tmp_path / "rows.parquet")
+    assert main(["load", "-t", "t", "--dry-run", str(tmp_path / "rows.parquet"), *arguments]) == 2
+    assert told in capsys.readouterr().err
+
+
 def test_the_delimiter_may_be_an_escape_sequence(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -104,6 +104,7 @@ def test_zstd(there: pathlib.Path) -> None:
 def test_a_format_that_is_named_goes_before_the_suffix(there: pathlib.Path) -> None:
     write("table.txt", "a;b\n1;2\n")
     assert "unknown file suffix; name the format with --format (parquet" in error("table.txt")
+    assert "or leave the file out with a pattern" in error("table.txt")
     assert rows("table.txt", format="csv", delimiter=";") == [{"a": "1", "b": "2"}]
     assert "unknown format 'xml'; use one of parquet" in error("table.txt", format="xml")
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 import shutil
 import subprocess
+import sys
 from typing import Any
 
 import pyarrow
@@ -209,6 +211,7 @@ def test_refused_rows_are_kept(
         (["/dev/null", "--format", "csv"], 2, "/dev/null"),
         (["s3a://bucket/x.csv", "--encoding", "latin-1"], 2, "--encoding: not for sources that"),
         (["s3a://bucket/x.csv", "--infer-types"], 2, "--infer-types: not for sources that"),
+        (["nowhere", "--format", "table", "--delimiter", ";"], 2, "--delimiter: not for sources"),
         (["nowhere", "--format", "table"], 1, "nowhere"),
         (["SELEC 1", "--format", "sql"], 1, "SELEC"),
         (["SELECT 1 AS a", "--format", "sql", "--select", "value=b"], 2, "--select: "),
@@ -233,8 +236,6 @@ def test_a_mistake_is_told(
 def test_spark_submit_runs_the_script(
     cluster: KafkaCluster, topic: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import os
-
     import pyspark
 
     cluster.create_topic(topic)
@@ -257,6 +258,32 @@ def test_spark_submit_runs_the_script(
     assert done.returncode == 0, done.stderr.decode()[-5000:]
     # spark-submit redirects the script's output there
     assert b"2 of 2 rows delivered" in done.stdout
+    assert values(cluster, topic) == [b"a", b"b"]
+
+
+@pytest.mark.full
+def test_workers_on_this_machine_run_the_python_of_the_command(
+    cluster: KafkaCluster, topic: str, tmp_path: pathlib.Path
+) -> None:
+    """Although the first ``python3`` of ``PATH`` is another one."""
+    cluster.create_topic(topic)
+    parquet.write_table(pyarrow.table({"value": ["a", "b"]}), tmp_path / "rows.parquet")
+    other = tmp_path / "python3"
+    other.write_text("#!/bin/sh\nexit 1\n")
+    other.chmod(0o700)
+    environment = {**os.environ, **spark_environment()}
+    del environment["PYSPARK_PYTHON"]
+    environment["PATH"] = f"{tmp_path}:{environment['PATH']}"
+    servers = cluster.bootstrap_servers
+    words = ["-m", "pykaproducer", "load", str(tmp_path / "rows.parquet"), "-t", topic]
+    done = subprocess.run(
+        [sys.executable, *words, "--bootstrap-servers", servers, "--spark", "local[1]"],
+        env=environment,
+        capture_output=True,
+        timeout=SOON,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr.decode()[-5000:]
     assert values(cluster, topic) == [b"a", b"b"]
 
 
