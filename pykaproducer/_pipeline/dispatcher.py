@@ -6,7 +6,7 @@ accepted chunk. It detects topics that are no longer used, and releases everythi
 
 Guarantees: chunks of one topic reach its worker in the order in which they were opened, and those
 that waited for metadata come first. Retried items take the same route. The dispatcher waits only
-for its inbox.
+for its inbox, and for rows that another stage is about to settle.
 """
 
 from __future__ import annotations
@@ -153,8 +153,8 @@ class Dispatcher(Worker[Item]):
     def _fail_all(self, item: FailAll) -> None:
         """Fail all rows without outcome, and have the stages drop them."""
         self._take_held()
-        with self._settler.failing:
-            pass  # the row that is the reason has its own error now
+        self._settler.failing.acquire()
+        self._settler.failing.release()  # the row that is the reason has its own error now
         for chunk in self._incomplete.chunks():
             self._settler.fail([chunk.whole()], functools.partial(item.make_error, chunk.topic))
         self._drop_settled()

@@ -203,7 +203,8 @@ class Settler:
             else:
                 # Before the look at the rows, which may get their outcome elsewhere after that.
                 note = self.on_failure()
-                with self.failing:
+                self.failing.acquire()
+                try:
                     if before is not None:
                         before()
                     for part in parts:
@@ -213,6 +214,8 @@ class Settler:
                             note(errors[timeout and part.partition >= 0])
                             break
                     self._fail(parts, errors, failed)
+                finally:
+                    self.failing.release()  # `with` would need memory for it
             for settled in failed:
                 if settled is None:
                     break
