@@ -154,7 +154,7 @@ class Dispatcher(Worker[Item]):
         """Fail all rows without outcome, and have the stages drop them."""
         self._take_held()
         self._settler.failing.acquire()
-        self._settler.failing.release()  # the row that is the reason has its own error now
+        self._settler.failing.release()  # the rows that are the reason have their own errors now
         for chunk in self._incomplete.chunks():
             self._settler.fail([chunk.whole()], functools.partial(item.make_error, chunk.topic))
         self._drop_settled()

@@ -233,8 +233,8 @@ class PartitionWorker(Worker[PartitionItem]):
                 code, topic=self.topic, partition=self.partition, status=status
             )
 
-        for item in self.ordering.held_items():
-            self._settler.fail(list(_youngest_first(item)), make_error)
+        held = self.ordering.held_items()
+        self._settler.fail([part for item in held for part in _youngest_first(item)], make_error)
         self._last_errors.rejected(self.topic, make_error(Status.NOT_PERSISTED))
 
     def _report_if_at_rest(self) -> None:

@@ -16,6 +16,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import pykaproducer._kernel as _kernel
 from pykaproducer import delivery
@@ -41,6 +42,7 @@ _NAMED = 3
 
 #: Makes the error of a failed message for a status, which may differ from row to row.
 MakeError = Callable[[Status], DeliveryError]
+_STATUSES = (Status.NOT_PERSISTED, Status.POSSIBLY_PERSISTED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +134,26 @@ def unreported(failures: Failures) -> str:
     return text + reasons(failures.errors, most=1)
 
 
+class Failure(NamedTuple):
+    """Rows that have failed for one reason."""
+
+    parts: Sequence[Slice]
+    #: Called for either status.
+    make_error: MakeError
+    #: Called first, in transactions only.
+    before: Callable[[], object] | None = None
+
+
+def _fail(rows: list[tuple[Slice, tuple[DeliveryError, ...]]], failed: list[Slice | None]) -> None:
+    """Settle *rows*. Put what had no outcome at the beginning of *failed*, as its row in *rows*."""
+    count = 0
+    for row in rows:
+        settled = failed[count] = row[0].fail(*row[1], wake=False)
+        if settled is not None:
+            rows[count] = row
+            count += 1
+
+
 class Settler:
     """Gives rows their outcome, each row once. May be called by any stage."""
 
@@ -184,39 +206,41 @@ class Settler:
         finally:  # even if there was no memory for the rest
             _kernel.call_in_any_case(report, reports, ())
 
-    def fail(
-        self,
-        parts: Sequence[Slice],
-        make_error: MakeError,
-        before: Callable[[], object] | None = None,
-    ) -> None:
-        """Settle *parts* as failed for one reason; *make_error* is called for either status.
+    def fail(self, parts: Sequence[Slice], make_error: MakeError) -> None:
+        """Settle *parts* as failed for one reason."""
+        self.fail_each([Failure(parts, make_error)])
 
-        *before* is called first, in transactions only.
-        """
-        errors = make_error(Status.NOT_PERSISTED), make_error(Status.POSSIBLY_PERSISTED)
-        failed: list[Slice | None] = [None] * len(parts)
+    def fail_each(self, failures: Sequence[Failure]) -> None:
+        """Settle the rows of *failures*, each with its own error and none because of another."""
+        rows = [
+            (part, errors)
+            for each in failures
+            for errors in [tuple(map(each.make_error, _STATUSES))]
+            for part in each.parts
+        ]
+        failed: list[Slice | None] = [None] * len(rows)
         reports, report = iter(failed), self.report_settled
         try:
             if self.on_failure is None:
-                self._fail(parts, errors, failed)
+                _fail(rows, failed)
             else:
                 # Before the look at the rows, which may get their outcome elsewhere after that.
                 note = self.on_failure()
                 self.failing.acquire()
                 try:
-                    if before is not None:
-                        before()
-                    for part in parts:
+                    for each in failures:
+                        if each.before is not None:
+                            each.before()
+                    for part, errors in rows:
                         if not part.is_settled:
                             # Of rows that expired with a partition, the kernel knows the status.
                             timeout = isinstance(errors[1], DeliveryTimeoutError)
                             note(errors[timeout and part.partition >= 0])
                             break
-                    self._fail(parts, errors, failed)
+                    _fail(rows, failed)
                 finally:
                     self.failing.release()  # `with` would need memory for it
-            for settled in failed:
+            for settled, (_, errors) in zip(failed, rows, strict=True):
                 if settled is None:
                     break
                 now = self._clock.monotonic()
@@ -225,18 +249,6 @@ class Settler:
                     trace.note("settled", None, settled, detail=str(errors[0]))
         finally:  # even if there was no memory for the rest
             _kernel.call_in_any_case(report, reports, ())
-
-    def _fail(
-        self,
-        parts: Sequence[Slice],
-        errors: tuple[DeliveryError, DeliveryError],
-        failed: list[Slice | None],
-    ) -> None:
-        """Settle *parts*; put those that had no outcome at the beginning of *failed*."""
-        count = 0
-        for part in parts:
-            settled = failed[count] = part.fail(*errors, wake=False)
-            count += settled is not None
 
     def report_settled(
         self, reports: Iterator[Slice | None], finished: Sequence[Chunk | None]

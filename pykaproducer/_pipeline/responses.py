@@ -36,7 +36,7 @@ from pykaproducer._pipeline.coordinator_items import LeaderWithoutTv2, RowFailed
 from pykaproducer._pipeline.last_errors import LastErrors
 from pykaproducer._pipeline.metadata import Metadata
 from pykaproducer._pipeline.metrics import ProducerMetrics
-from pykaproducer._pipeline.reports import MakeError, Settler
+from pykaproducer._pipeline.reports import Failure, MakeError, Settler
 from pykaproducer._pipeline.retry import RetryHandler, RetryItems
 from pykaproducer._util.clock import Clock
 from pykaproducer._util.memory import NO_MEMORY
@@ -107,8 +107,13 @@ class ProduceResponseHandler:
             results = results_of(request, answer)
             if answer is not None:
                 self._forward_leader_hints(answer)
+            # Settled together: each has its own error, also if the transaction fails.
+            rejected: list[Failure] = []
             for place in left:
-                self._handle_batch(batches[place].in_buffer, batches[place], results[place], now)
+                batch = batches[place]
+                self._handle_batch(batch.in_buffer, batch, results[place], now, rejected)
+            if rejected:
+                self._settler.fail_each(rejected)
             self._drain_all_for_retry([request])
 
     def _settle(self, request: ProduceRequest, now: float) -> list[int]:
@@ -185,8 +190,14 @@ class ProduceResponseHandler:
     # Batches -------------------------------------------------------------------------------------
 
     def _handle_batch(
-        self, buffer: PartitionBuffer, batch: Batch, answer: ProducedPartition, now: float
+        self,
+        buffer: PartitionBuffer,
+        batch: Batch,
+        answer: ProducedPartition,
+        now: float,
+        rejected: list[Failure],
     ) -> None:
+        """Handle the *answer* for *batch*; add it to *rejected* if all of its rows are to fail."""
         older = buffer.answered(batch)
         self._buffer_changed(buffer)
         verdict = classify(
@@ -213,16 +224,18 @@ class ProduceResponseHandler:
             case Action.SPLIT_IN_PLACE:
                 self._split_in_place(buffer, batch)
             case Action.FAILED if self._coordinator is not None:
-                self._fail_in_transaction(self._coordinator, batch, answer, verdict)
+                rejected.append(
+                    self._reject_in_transaction(self._coordinator, batch, answer, verdict)
+                )
             case Action.RETRY_SOON:
                 self._retry_soon(buffer, batch, answer)
             case Action.FAILED:
                 if not self._fail_rejected_records(buffer, batch, answer):
-                    self._fail_rejected(buffer, batch, answer, verdict)
+                    rejected.append(self._reject(buffer, batch, answer, verdict))
             case Action.SPLIT:
                 self._split(buffer, batch)
             case Action.RETRY if batch.retries_used >= self._config.retries:
-                self._fail_rejected(buffer, batch, answer, verdict, batch.retries_used)
+                rejected.append(self._reject(buffer, batch, answer, verdict, batch.retries_used))
             case action:
                 self._retry_batch(buffer, batch, answer, action)
 
@@ -280,34 +293,34 @@ class ProduceResponseHandler:
 
     # Failures ------------------------------------------------------------------------------------
 
-    def _fail_rejected(
+    def _reject(
         self,
         buffer: PartitionBuffer,
         batch: Batch,
         answer: ProducedPartition,
         verdict: Verdict,
         retries_used: int | None = None,
-    ) -> None:
+    ) -> Failure:
         make_error = self._rejection(batch, answer, answer.error_message, retries_used)
         if verdict.not_authorized:
             self._last_errors.rejected(batch.topic, make_error(Status.NOT_PERSISTED))
         for part in batch.parts:
             part.unclaim()
-        self._settler.fail(batch.parts, make_error)
         if batch.sequenced:
             if not batch.possibly_persisted:
                 buffer.sequencer.missing(*batch.numbered)
             buffer.invalidate_sequences()
             self._fail_buffer(buffer)
+        return Failure(batch.parts, make_error)
 
-    def _fail_in_transaction(
+    def _reject_in_transaction(
         self,
         coordinator: Coordinator,
         batch: Batch,
         answer: ProducedPartition,
         verdict: Verdict,
-    ) -> None:
-        """Fail *batch*. The transaction must be aborted, so no sequence number is corrected."""
+    ) -> Failure:
+        """Reject *batch*. The transaction must be aborted, so no sequence number is corrected."""
         if answer.error_code == ErrorCode.UNSUPPORTED_VERSION:
             coordinator.put(LeaderWithoutTv2())
         advice = ADVICE_IN_TRANSACTIONS.get(answer.error_code)
@@ -326,7 +339,7 @@ class ProduceResponseHandler:
             )
         for part in batch.parts:
             part.unclaim()
-        self._settler.fail(batch.parts, make_error, before=report)
+        return Failure(batch.parts, make_error, report)
 
     def _fail_rejected_records(
         self, buffer: PartitionBuffer, batch: Batch, answer: ProducedPartition

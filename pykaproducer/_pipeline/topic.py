@@ -39,7 +39,7 @@ from pykaproducer._pipeline.custom_partitioner import (
 from pykaproducer._pipeline.metadata import Metadata
 from pykaproducer._pipeline.metadata_events import ViewChanged
 from pykaproducer._pipeline.partition import PartitionWorker, Rest
-from pykaproducer._pipeline.reports import Settler
+from pykaproducer._pipeline.reports import Failure, Settler
 from pykaproducer._pipeline.worker import StageContext, Worker
 from pykaproducer._util.deques import copied_items
 from pykaproducer._util.memory import NO_MEMORY
@@ -293,6 +293,7 @@ class TopicWorker(Worker[Item]):
         view = self._metadata.view.topics[self.topic]
         self._denials.heard(view)
         waiting, self._unknown = self._unknown, deque()
+        failures: list[Failure] = []
         for unknown in waiting:
             if not unknown.part.waiting():
                 continue
@@ -308,35 +309,42 @@ class TopicWorker(Worker[Item]):
                     others += rows
             if others:
                 unknown.part = chunk.pick(sorted(others))
-                if not self._fail_if_ruled_out(unknown, view):
+                if found := self._failures_if_ruled_out(unknown, view):
+                    failures += found
+                else:
                     self._unknown.append(unknown)
+        if failures:
+            self._settler.fail_each(failures)
         if not self._unknown:
             self._denials, self._ask_at = Denials(), None
         elif self._ask_at is None:
             self._ask_at = self.clock.monotonic() + _ASK_AGAIN_AFTER
 
-    def _fail_if_ruled_out(self, unknown: _Unknown, view: TopicView) -> bool:
-        """Fail the rows of *unknown* if the servers rule them out; return whether so."""
+    def _failures_if_ruled_out(self, unknown: _Unknown, view: TopicView) -> list[Failure]:
+        """Return the failures of the rows of *unknown* if the servers rule them out."""
         if view.asked_at < unknown.since:
-            return False
+            return []
         if view.error_code in FATAL_TOPIC_ERRORS:
-            self._settler.fail(
-                [unknown.part],
-                lambda status: delivery_error_for(view.error_code, topic=self.topic, status=status),
-            )
-            return True
+            code = view.error_code
+            return [
+                Failure(
+                    [unknown.part],
+                    lambda status: delivery_error_for(code, topic=self.topic, status=status),
+                )
+            ]
         if view.named_by is None:
-            return False
+            return []
         if unknown.denied_at is None:
             unknown.denied_at = view.asked_at
         since, first = unknown.since, unknown.denied_at
         if not self._denials.suffice(view, since, first, self._metadata.servers):
-            return False
+            return []
         chunk = unknown.part.chunk
+        failures = []
         for row in unknown.part.row_numbers():
             text = no_such_partition(chunk.partition_of(row), view.partitions)
-            self._fail(chunk, row, error_maker(self.topic, text))
-        return True
+            failures.append(Failure([chunk.pick([row])], error_maker(self.topic, text)))
+        return failures
 
     # Rest ----------------------------------------------------------------------------------------
 
