@@ -14,6 +14,7 @@ from kafka import KafkaConsumer, TopicPartition
 
 from pykaproducer import Producer
 from pykaproducer._machines.transaction_calls import ControlCalls
+from pykaproducer._machines.transactions import TransactionMachine
 from pykaproducer.testing import FaultProxy, KafkaCluster
 from pykaproducer.testing._processes import tick
 from tests._support.consumer import read_through
@@ -99,9 +100,18 @@ def begun(producer: Producer) -> Producer:
 
 def calls_of(producer: Producer) -> ControlCalls:
     """Return the calls that the coordinator's stage has, of a producer that has started."""
+    return _machine_of(producer)._calls
+
+
+def has_answer(producer: Producer) -> bool:
+    """Return whether the call under way has been answered with an error that passes."""
+    return bool(_machine_of(producer)._times)
+
+
+def _machine_of(producer: Producer) -> TransactionMachine:
     coordinator = pipeline_of(producer).coordinator
     assert coordinator is not None
-    return coordinator.machine._calls
+    return coordinator.machine
 
 
 def transactional(servers: str, **settings: Any) -> Producer:

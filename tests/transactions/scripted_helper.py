@@ -24,7 +24,7 @@ from pykaproducer.testing import FakeClock, ScriptedCluster
 from tests._support.threads import Call
 from tests.pipeline.helper import FAST, SOON, ended, until
 from tests.transactions.helper import begun as begun
-from tests.transactions.helper import calls_of
+from tests.transactions.helper import calls_of, has_answer
 
 NAME = "orders-0"
 PLACE = TopicPartition("t", 0)
@@ -85,16 +85,23 @@ def error_of(call: Callable[[], object]) -> TransactionError:
 
 
 def error_within_bound(
-    clock: FakeClock, producer: Producer, call: Callable[[], object]
+    clock: FakeClock,
+    producer: Producer,
+    call: Callable[[], object],
+    *,
+    answered: bool = False,
 ) -> TransactionError:
     """Return the error of *call*, which must end at most a second after its bound.
 
     The clock goes no further than that, whatever the threads have done. It stands still until the
-    coordinator's stage has the call, from when the bound is counted.
+    coordinator's stage has the call, from when the bound is counted; with *answered*, until it has
+    the first answer, too.
     """
     limit = clock.monotonic() + BOUND + 1
     made = Call(lambda: error_of(call))
     until(lambda: not made.is_alive() or _next_due(producer) is not None)
+    if answered:
+        until(lambda: not made.is_alive() or has_answer(producer))
     while made.is_alive() and clock.monotonic() < limit:
         made.join(0.005)
         clock.jump(0.25)

@@ -96,7 +96,12 @@ def test_a_code_that_never_passes(
         if api in IN_TRANSACTION:
             begun(producer)
         scripted.always(name, Refuse(code))
-        error = error_within_bound(clock, producer, lambda: call_with_limit(call, producer))
+        error = error_within_bound(
+            clock,
+            producer,
+            lambda: call_with_limit(call, producer),
+            answered=api not in IN_TRANSACTION,
+        )
         if (api, code) == (ApiKey.TXN_OFFSET_COMMIT, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
             assert isinstance(error, TransactionAbortableError), "waiting any longer is pointless"
             return
@@ -134,7 +139,7 @@ def test_an_end_that_never_passes(
         producer.send("t", b"value", partition=0).result(SOON)
         scripted.always("end_txn", Refuse(code))
         end = producer.commit_transaction if commit else producer.abort_transaction
-        error = error_within_bound(clock, producer, end)
+        error = error_within_bound(clock, producer, end, answered=True)
         # With REQUEST_TIMED_OUT it may be carried out later; a request may be under way, too.
         if not commit:
             assert error.outcome is NOT
