@@ -390,6 +390,8 @@ class Pipeline:
     def abandon(self) -> None:
         """Handle nothing more, in the child of a fork: see :meth:`Worker.abandon`."""
         self._is_abandoned = True
+        # With it, a failure would wait for a lock that a thread of the parent may have held.
+        self.settler.on_failure = None
         for stage in list(self.stages):
             stage.abandon()
 

@@ -418,6 +418,39 @@ def test_a_fork_finds_a_moment_between_many_lines() -> None:
     assert program(script) == "False\n" * 5
 
 
+def test_a_partitioner_forks_while_another_stage_fails_messages_of_the_transaction() -> None:
+    """Its message fails in the child, too, which then ends."""
+    script = """
+        from pykaproducer.testing import ScriptedCluster
+
+        children, failing, forked = [], threading.Event(), threading.Event()
+
+        def partitioner(key, everything, available):
+            assert failing.wait(30)
+            child = os.fork()
+            if not child:
+                signal.alarm(20)
+                return 99
+            children.append(child)
+            forked.set()
+            return 0
+
+        with ScriptedCluster(topics={"t": 1}) as cluster:
+            producer = cluster.producer(transactional_id="mine", partitioner=partitioner)
+            producer.init_transactions()
+            producer.begin_transaction()
+            delivery = producer.send("t", b"value", b"key")
+            with producer._pipeline.settler.failing:
+                failing.set()
+                assert forked.wait(30)
+            delivery.result(30)
+            join(children[0])
+            producer.commit_transaction()
+            producer.close()
+        """
+    assert program(script) == ""
+
+
 def test_a_handler_may_fork() -> None:
     """The fork must not wait for the line that its own thread writes; the child has no lines."""
     script = """
