@@ -357,7 +357,7 @@ def test_a_failure_that_is_reported_late_is_not_one_of_the_next_transaction(
     with transactional(cluster, clock) as producer:
         delivered(producer, b"value")
         pipeline_of(producer).settler.fail(
-            Late(),  # type: ignore[arg-type]
+            [Late()],  # type: ignore[list-item]
             lambda status: DeliveryError("it has expired", status=status, topic="t"),
         )
         delivered(producer, b"next")
