@@ -41,6 +41,8 @@ _MAGIC = b"Obj\x01"
 _SYNC = 16
 #: Maximum size of a block, and approximate size (bytes) and number of the records of a batch.
 _LARGEST = 1 << 30
+#: Bytes that are decompressed at once.
+_PIECE = 1 << 20
 _BYTES = 2 << 20
 _ROWS = 16_384
 
@@ -246,10 +248,13 @@ def _snappy(data: bytes) -> bytes:
 
 
 def _zstandard(data: bytes) -> bytes:
+    found = bytearray()
     with pyarrow.CompressedInputStream(pyarrow.BufferReader(data), "zstd") as stream:
-        found = stream.read(_LARGEST + 1)
-    if len(found) > _LARGEST:
-        raise EncodingError(f"the block has more than {_LARGEST} bytes")
+        # In pieces: pyarrow allocates what it is asked for, and keeps it after an error.
+        while piece := stream.read(_PIECE):
+            found += piece
+            if len(found) > _LARGEST:
+                raise EncodingError(f"the block has more than {_LARGEST} bytes")
     return bytes(found)
 
 
