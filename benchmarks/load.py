@@ -41,12 +41,13 @@ _SHAPES: dict[str, tuple[str, int, int]] = {
     "csv long": ("csv", 1, 100_000),
     "jsonl long": ("jsonl", 1, 100_000),
 }
+#: Approximate size of a cell that is not a text.
 _BYTES_A_CELL = 12
 #: The cells of a row group.
 _CELLS = 2_000_000
 
-#: In a process of its own: the peak memory of a program is at least that of its parent.
-#: A query with thousands of columns is too long for an argument.
+#: Runs a query in a separate process, as the kernel reports for a program at least the peak memory
+#: of its parent. A query with thousands of columns is read from standard input.
 _DUCKDB = [
     sys.executable,
     "-c",

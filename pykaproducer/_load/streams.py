@@ -181,8 +181,7 @@ def decompressed(file: Any, compression: str | None) -> Any:
     return _Xz(file) if compression == "xz" else pyarrow.CompressedInputStream(file, compression)
 
 
-#: What a stream raises that is not what its compression requires. An OSError with a number is the
-#: system's.
+#: The exceptions for malformed compressed data. An OSError with an errno comes from the system.
 CONTENT_ERRORS = (OSError, EOFError, lzma.LZMAError, pyarrow.ArrowException)
 
 

@@ -285,7 +285,7 @@ def test_a_mistake_is_told_before_anything_is_sent(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["--delimiter", ";"], "--delimiter is for csv, but the source is parquet; leave it out"),
         (["--infer-types"], "--infer-types is for csv, but the source is parquet"),
@@ -293,11 +293,11 @@ def test_a_mistake_is_told_before_anything_is_sent(
     ],
 )
 def test_an_option_for_other_formats_is_refused(
-    arguments: list[str], told: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], message: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_rows(tmp_path / "rows.parquet")
     assert main(["load", "-t", "t", "--dry-run", str(tmp_path / "rows.parquet"), *arguments]) == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_the_delimiter_may_be_an_escape_sequence(

@@ -1,6 +1,6 @@
-"""Messages that fail for a reason of their own, while they also fail with their transaction.
+"""Messages that the broker or the partitioner rejects while their transaction fails.
 
-Their errors name that reason, and not "another message failed".
+Each error names the rejection, and not "another message failed".
 """
 
 from __future__ import annotations
