@@ -111,7 +111,10 @@ def test_a_message_without_an_answer(stage: Stage) -> None:
 
         fail(play, producer, produce)
 
-    stage.compare(scenario, AFTER_A_FAILURE)
+    # The request and its message expire together. If librdkafka looks at its requests first, it
+    # puts the message back into the queue, and no longer names the error of the request.
+    in_the_queue = {f"_INCONSISTENT {MUST_ABORT}": f"_TIMED_OUT {MUST_ABORT}"}
+    stage.compare(scenario, AFTER_A_FAILURE, in_the_queue)
 
 
 def test_purge_of_the_queue(stage: Stage) -> None:
