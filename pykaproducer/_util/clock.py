@@ -13,7 +13,7 @@ import _thread
 import selectors
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol, SupportsFloat
+from typing import Any, Protocol
 
 import pykaproducer._kernel as _kernel
 from pykaproducer._kernel import WakeEvent
@@ -66,7 +66,7 @@ def wake_all(locks: Iterable[Any]) -> None:
             pass  # another thread has released it
 
 
-def in_seconds(timeout: object) -> float | None:
+def in_seconds(timeout: Any) -> float | None:
     """Return a user's *timeout*, a number of any type, as a float, or None for None.
 
     Raises:
@@ -74,7 +74,8 @@ def in_seconds(timeout: object) -> float | None:
     """
     if timeout is None:
         return None
-    if isinstance(timeout, str) or not isinstance(timeout, float | int | SupportsFloat):
+    # result() calls this for each message, and isinstance() with a union or a protocol is slow.
+    if not hasattr(timeout, "__float__"):
         raise TypeError(f"timeout must be a number of seconds, or None, not {timeout!a:.60}")
     try:
         seconds = float(timeout)
