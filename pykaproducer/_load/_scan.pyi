@@ -120,3 +120,25 @@ class CsvScan:
         An empty cell without quotation marks is null. Unless it is the *last* block, the scan ends
         before a row whose quoted cell goes on behind the block.
         """
+
+#: What the cells of a column are in JSON: JSON as it stands; text without characters that JSON
+#: escapes; any text, which must be UTF-8; bytes; floating-point numbers as Arrow writes them (1 for
+#: 1.0, nan).
+VERBATIM: int
+QUOTED: int
+STRING: int
+BASE64: int
+FLOAT: int
+
+@final
+class Texts:
+    """The buffers of an Arrow column of ``large_string`` or ``large_binary``."""
+
+    def __init__(self, valid: Buffer | None, offsets: Buffer, data: Buffer | None) -> None: ...
+
+def write_rows(members: list[tuple[bytes, int, Texts, int]], end: bytes, rows: int) -> Column:
+    """Return a text for each row: all *members* of the row, and *end*.
+
+    A member is a text that precedes it, what its cells are, the column, and the place of its first
+    cell there. Null is the text "null". ValueError if a cell is not UTF-8.
+    """

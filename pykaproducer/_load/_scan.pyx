@@ -9,6 +9,7 @@ at a time in strings and cells.
 
 Nothing is converted. A member of a JSON object becomes the text that it has in its line, a CSV cell
 the text without its quotes. A column is three buffers as Arrow lays them out for ``large_string``.
+The way back is here as well: columns of text become a JSON object for each row.
 
 The GIL is released for each block. A scan is for one thread at a time.
 """
@@ -445,3 +446,4 @@ cdef uint8_t *_write_character(uint8_t *to, int32_t code) noexcept nogil:
 include "_scan_parts/names.pxi"
 include "_scan_parts/json.pxi"
 include "_scan_parts/csv.pxi"
+include "_scan_parts/write.pxi"

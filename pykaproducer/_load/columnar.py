@@ -154,10 +154,13 @@ def _rows_at_once(rows: int, size: int, columns: int) -> int:
 
 def _slices(batch: Any) -> Iterator[tuple[Any, float]]:
     """Yield a batch in small ones, and the share so far."""
-    at_once = _rows_at_once(batch.num_rows, _size(batch), batch.num_columns)
-    for first in range(0, batch.num_rows, at_once):
+    rows = batch.num_rows
+    at_once = _rows_at_once(rows, _size(batch), batch.num_columns)
+    # In equal parts, and not a few rows by themselves.
+    at_once = -(-rows // max(1, round(rows / at_once)))
+    for first in range(0, rows, at_once or 1):
         part = batch.slice(first, at_once)
-        yield part, (first + part.num_rows) / batch.num_rows
+        yield part, (first + part.num_rows) / rows
 
 
 def _size(batch: Any) -> int:
@@ -266,9 +269,11 @@ def _batches(reader: Any, group: int, names: Sequence[str]) -> Iterator[Any]:
         table = reader.read_row_group(group, wanted, use_threads=False)
         # With a column a.b comes the field b of a column a.
         columns |= {name: table[name] for name in wanted}
-    for batch in pyarrow.table(columns).to_batches(at_once):
-        # A copy, as a slice that is still in use would keep the group while the next is read.
-        yield pyarrow.concat_batches([batch, batch.slice(0, 0)])
+    *slices, last = pyarrow.table(columns).to_batches(at_once) or [None]
+    yield from slices
+    if last is not None:
+        # A copy, as the slice is still in use, and would keep the group, while the next is read.
+        yield pyarrow.concat_batches([last, last.slice(0, 0)])
 
 
 def _flat_bytes(file: Any, names: Sequence[str]) -> dict[str, int]:

@@ -1,7 +1,7 @@
 """Encoding of Arrow columns as text and as JSON. (Avro: :mod:`pykaproducer._load.avro`.)
 
-Rows are not converted to Python objects: JSON is assembled from columns of text, one part of the
-object after the other. Only bytes, and text that requires escaping, are processed cell by cell.
+Rows are not converted to Python objects. For JSON, Arrow converts each column to text or bytes, and
+C writes the objects of all rows from these (``write_rows()``).
 
 Values as text (in a key, a value or a header) and in JSON:
 
@@ -43,11 +43,9 @@ and :func:`conform` converts to it, nested values too.
 
 from __future__ import annotations
 
-import base64
 import collections
 import decimal
 import functools
-import itertools
 import json
 import uuid
 from collections.abc import Callable, Iterable, Sequence
@@ -57,7 +55,8 @@ import pyarrow
 from pyarrow import types
 
 from pykaproducer._load import compute, json_text
-from pykaproducer._load.json_text import is_json
+from pykaproducer._load._scan import BASE64, FLOAT, QUOTED, STRING, VERBATIM, Texts, write_rows
+from pykaproducer._load.json_text import is_json, large_string
 
 #: A ``pyarrow.Array``; pyarrow has no types.
 Array = Any
@@ -429,12 +428,12 @@ def _utf8(array: Array) -> Array:
 
 def _cast(array: Array) -> Array:
     # Of few rows, Array.cast() takes longer for its options than for the cells.
-    return compute.call_function("cast", [array], _to_text())
+    return compute.call_function("cast", [array], _to(TEXT))
 
 
 @functools.cache
-def _to_text() -> Any:
-    return compute.CastOptions.safe(TEXT)
+def _to(kind: Any) -> Any:
+    return compute.CastOptions.safe(kind)
 
 
 def _float_text(array: Array) -> Array:
@@ -509,25 +508,42 @@ def json_objects(names: Sequence[str], arrays: Sequence[Array]) -> Encoded:
     """
     columns = [plain(array) for array in arrays]
     try:
-        members = _members(columns)
+        return Encoded(_objects(names, columns, len(columns[0])).cast(BYTES), {})
     except ROW_ERRORS:
-        members = []
         for name, column in zip(names, columns, strict=True):
             try:
-                members.append(_json(column))
+                _json(column)
             except ROW_ERRORS as error:
                 raise EncodingError(f"column {name}: {error}") from error
-    return Encoded(_object(names, members).cast(BYTES), {})
+        raise
 
 
-def _members(columns: Sequence[Array]) -> list[Array]:
-    """Return the JSON text of each cell of plain columns with the same rows.
+def _objects(names: Sequence[str], columns: Sequence[Array], rows: int) -> Array:
+    """Return an object for each of so many rows, whose members are the cells of plain columns."""
+    if not columns:
+        return pyarrow.array(["{}"] * rows, TEXT)
+    starts = _starts(tuple(names))
+    members = [(start, *cells) for start, cells in zip(starts, _cells(columns), strict=True)]
+    return large_string(rows, write_rows(members, b"}", rows))
+
+
+@functools.lru_cache(maxsize=64)
+def _starts(names: tuple[str, ...]) -> list[bytes]:
+    """Return what precedes each value of an object."""
+    return [f"{',' if place else '{'}{_quote(name)}:".encode() for place, name in enumerate(names)]
+
+
+_quote = json.JSONEncoder(ensure_ascii=False).encode
+
+
+def _cells(columns: Sequence[Array]) -> list[tuple[int, Texts, int]]:
+    """Return the cells of plain columns with the same rows for ``write_rows()``.
 
     Short columns of a type are converted together, as each call costs as much as many cells.
     """
-    rows = len(columns[0]) if columns else 0
+    rows = len(columns[0])
     at_once = max(1, _CELLS // max(rows, 1))
-    found: list[Array] = [None] * len(columns)
+    found: list[Any] = [None] * len(columns)
     alike = collections.defaultdict(list)
     for place, column in enumerate(columns):
         alike[column.type].append(place)
@@ -535,9 +551,10 @@ def _members(columns: Sequence[Array]) -> list[Array]:
         for start in range(0, len(places), at_once):
             some = places[start : start + at_once]
             parts = [columns[place] for place in some]
-            text = _json(parts[0] if len(parts) == 1 else pyarrow.concat_arrays(parts))
-            for number, place in enumerate(some):
-                found[place] = text.slice(number * rows, rows)
+            form, cells = _form_of(parts[0] if len(parts) == 1 else pyarrow.concat_arrays(parts))
+            texts = Texts(*cells.buffers())
+            for first, place in enumerate(some):
+                found[place] = form, texts, cells.offset + first * rows
     return found
 
 
@@ -578,40 +595,29 @@ def _joined(*parts: Array | str) -> Array:
 
 def _json(array: Array) -> Array:
     """Return the JSON text of each cell of a plain array; a null becomes the text "null"."""
+    rows = len(array)
+    return large_string(rows, write_rows([(b"", *_cells([array])[0])], b"", rows))
+
+
+def _form_of(array: Array) -> tuple[int, Array]:
+    """Return the cells of a plain array as text or bytes, and what they are in JSON."""
     kind = array.type
     if types.is_struct(kind):
-        members = _members(array.flatten())
-        text = _where(array.is_valid(), _object([field.name for field in kind], members, array))
-    elif types.is_map(kind):
-        text = _gathered(array, "{", _pairs, "}")
-    elif is_list(kind):
-        text = _gathered(array, "[", lambda _, elements: _json(elements), "]")
-    else:
-        form = _form(kind)
-        assert form is not None, "checked when the selection was bound"
-        text = form.json(array)
-    return text.fill_null("null") if text.null_count else text
+        names = [field.name for field in kind]
+        return VERBATIM, _where(array.is_valid(), _objects(names, array.flatten(), len(array)))
+    if types.is_map(kind):
+        return VERBATIM, _gathered(array, "{", _pairs, "}")
+    if is_list(kind):
+        return VERBATIM, _gathered(array, "[", lambda _, elements: _json(elements), "]")
+    form = _form(kind)
+    assert form is not None, "checked when the selection was bound"
+    convert = form.cells or form.text
+    assert convert is not None, "bytes have cells"
+    return form.json, convert(array)
 
 
 def _where(wanted: Array, text: Array) -> Array:
     return compute.if_else(wanted, text, pyarrow.scalar(None, TEXT))
-
-
-def _object(names: Sequence[str], members: Sequence[Array], rows: Array = ()) -> Array:
-    """Combine JSON members to objects; without members, return one ``{}`` for each of *rows*."""
-    if not members:
-        return pyarrow.array(["{}"] * len(rows), TEXT)
-    starts = _starts(tuple(names))
-    return _joined(*itertools.chain(*zip(starts, members, strict=True)), "}")
-
-
-@functools.lru_cache(maxsize=64)
-def _starts(names: tuple[str, ...]) -> list[Any]:
-    """Return what precedes each value of an object."""
-    return [
-        pyarrow.scalar(f"{',' if place else '{'}{_quote(name)}:", TEXT)
-        for place, name in enumerate(names)
-    ]
 
 
 def _gathered(
@@ -630,33 +636,16 @@ def _pairs(offsets: Array, entries: Array) -> Array:
         raise EncodingError("a key of a map is null")
     if not is_bytes(keys.type):
         keys = text_of(keys)
-    keys = _json(keys)
     maps = compute.list_parent_indices(pyarrow.LargeListArray.from_arrays(offsets, keys))
     table = pyarrow.table({"map": maps, "key": keys})
     if table.group_by(["map", "key"]).aggregate([]).num_rows < table.num_rows:
         raise EncodingError("a map has a key twice")
-    return _joined(keys, ":", _json(values))
+    members = [(b"", *_cells([keys])[0]), (b":", *_cells([values])[0])]
+    return large_string(len(keys), write_rows(members, b"", len(keys)))
 
 
-_quote = json.JSONEncoder(ensure_ascii=False).encode
-
-#: Characters that JSON escapes. Their bytes never occur inside a multi-byte UTF-8 character.
-_ESCAPED = r'[\x00-\x1f"\\]'
-
-
-def _string(array: Array) -> Array:
-    """Return JSON strings of text."""
-    text = _utf8(array)
-    special = compute.match_substring_regex(text.cast(BYTES), _ESCAPED)
-    if compute.any(special).as_py():
-        found = [_quote(cell)[1:-1] for cell in text.filter(special).to_pylist()]
-        text = compute.replace_with_mask(text, special, pyarrow.array(found, TEXT))
-    return _joined('"', text, '"')
-
-
-def _base64(array: Array) -> Array:
-    cells = [None if cell is None else base64.b64encode(cell) for cell in array.to_pylist()]
-    return _joined('"', pyarrow.array(cells, BYTES).cast(TEXT), '"')
+def _bytes(array: Array) -> Array:
+    return compute.call_function("cast", [array], _to(BYTES))
 
 
 def _checked(array: Array) -> Array:
@@ -666,37 +655,33 @@ def _checked(array: Array) -> Array:
     return text
 
 
-def _quoted(convert: Callable[[Array], Array]) -> Callable[[Array], Array]:
-    return lambda array: _joined('"', convert(array), '"')
-
-
 class CellForm(NamedTuple):
-    """How cells of some types are written. Both functions keep nulls."""
+    """How cells of some types are written. The functions keep nulls."""
 
     applies: Callable[[Any], bool]
+    #: What the cells are in JSON.
+    json: int
     #: None: there is no text; cells of bytes are used unchanged.
     text: Callable[[Array], Array] | None
-    json: Callable[[Array], Array]
+    #: Converts to text or bytes for JSON; None: as *text*.
+    cells: Callable[[Array], Array] | None = None
 
 
 _FORMS = (
-    CellForm(is_text, _utf8, _string),
-    CellForm(is_bytes, None, _base64),
-    CellForm(types.is_integer, _cast, _cast),
-    CellForm(types.is_boolean, _cast, _cast),
-    CellForm(types.is_null, _cast, _cast),
-    CellForm(
-        types.is_floating,
-        _float_text,
-        lambda array: _where(compute.is_finite(array), _float_text(array)),
-    ),
-    CellForm(types.is_decimal, _decimal_text, _decimal_text),
-    CellForm(is_temporal, _temporal_text, _quoted(_temporal_text)),
-    CellForm(types.is_duration, _duration_text, _quoted(_duration_text)),
-    CellForm(types.is_interval, _interval_text, _quoted(_interval_text)),
-    CellForm(is_json, json_text.text, lambda array: array.storage),
+    CellForm(is_text, STRING, _utf8, _bytes),
+    CellForm(is_bytes, BASE64, None, _bytes),
+    CellForm(types.is_integer, VERBATIM, _cast),
+    CellForm(types.is_boolean, VERBATIM, _cast),
+    CellForm(types.is_null, VERBATIM, _cast),
+    CellForm(types.is_floating, FLOAT, _float_text, _cast),
+    CellForm(types.is_decimal, VERBATIM, _decimal_text),
+    CellForm(is_temporal, QUOTED, _temporal_text),
+    CellForm(types.is_duration, QUOTED, _duration_text),
+    CellForm(types.is_interval, QUOTED, _interval_text),
+    CellForm(is_json, VERBATIM, json_text.text, lambda array: array.storage),
     CellForm(
         lambda kind: getattr(kind, "extension_name", "") == "arrow.json",
+        VERBATIM,
         lambda array: _utf8(array.storage),
         _checked,
     ),

@@ -191,6 +191,29 @@ def test_rows_that_are_not_text_are_told_and_the_others_are_encoded() -> None:
             assert found.rows == [row - start for row in kept] or not found.refused
 
 
+@given(st.lists(st.none() | TEXT.map(str.encode) | st.binary(max_size=12), max_size=5))
+def test_text_is_what_python_takes_for_utf_8(cells: list[bytes | None]) -> None:
+    found = encoded("value=json(s)", pyarrow.record_batch({"s": text_of_any_bytes(cells)}))
+    refused = {row for row, _ in found.refused}
+    expected = []
+    for row, cell in enumerate(cells):
+        try:
+            text = None if cell is None else cell.decode()
+        except UnicodeDecodeError:
+            assert row in refused
+        else:
+            expected.append(f'{{"s":{json.dumps(text, ensure_ascii=False)}}}'.encode())
+    assert found.batch.column("value").to_pylist() == expected
+
+
+@given(st.lists(st.none() | st.binary(max_size=12), max_size=5))
+def test_bytes_are_base64(cells: list[bytes | None]) -> None:
+    array = pyarrow.array(cells, pyarrow.binary())
+    found = encoded("value=json(b)", pyarrow.record_batch({"b": array}))
+    texts = [json.loads(text)["b"] for text in found.batch.column("value").to_pylist()]
+    assert [None if text is None else base64.b64decode(text) for text in texts] == cells
+
+
 def test_times_outside_of_the_calendar_are_told() -> None:
     batch = pyarrow.record_batch({"t": pyarrow.array([0, 2**62], pyarrow.timestamp("us"))})
     for text in ("value=t", "value=json(t)"):
