@@ -147,14 +147,15 @@ def unified(schemas: Sequence[Any]) -> list[Any]:
     for field in (field for schema in schemas for field in schema if is_json(field.type)):
         names = nested_names(field)
         known = known and names is not None
-        _merge(trees.setdefault(field.name, {}), names or {})
+        merge(trees.setdefault(field.name, {}), names or {})
     fields = {field.name: field for field in fields_of(trees, nested_known=known)}
     return [pyarrow.schema([fields.get(each.name, each) for each in schema]) for schema in schemas]
 
 
-def _merge(tree: dict[str, Any], other: dict[str, Any]) -> None:
+def merge(tree: dict[str, Any], other: dict[str, Any]) -> None:
+    """Add the names in *other* that *tree* does not have."""
     for name, nested in other.items():
-        _merge(tree.setdefault(name, {}), nested)
+        merge(tree.setdefault(name, {}), nested)
 
 
 # Headers -----------------------------------------------------------------------------------------

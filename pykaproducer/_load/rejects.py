@@ -6,10 +6,11 @@ be loaded again with the same selection, whose ``*`` omits that column.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -22,6 +23,8 @@ from pykaproducer._load.summary import Summary
 
 #: Number of rows to collect before writing.
 _GATHERED = 10_000
+#: Prefix of the name of a file that is being written.
+_INCOMPLETE = "."
 
 _ERROR = pyarrow.struct(
     {
@@ -77,21 +80,17 @@ class RejectsDirectory:
         system, path = self._opened()
         system.create_dir(path, recursive=True)
 
-    def path_for(self, part: str) -> str:
-        """Return the path of the file for one part of the load."""
-        return f"{self._opened()[1]}/rejects-{self.run}-{part}.parquet"
-
-    def write(self, path: str, schema: Any) -> Any:
-        """Open a ``ParquetWriter``; create the directory, which a task's machine may lack."""
-        system, directory = self._opened()
-        system.create_dir(directory, recursive=True)
-        return parquet.ParquetWriter(path, schema, filesystem=system)
+    def file(self, part: str) -> RejectsFile:
+        """Return the file for one part of the load."""
+        system, path = self._opened()
+        return RejectsFile(system, path, f"rejects-{self.run}-{part}.parquet")
 
     def forget_others(self, files: Sequence[str]) -> None:
         """Remove files of this load left by parts that were repeated or did not complete."""
         system, path = self._opened()
         for found in system.get_file_info(fs.FileSelector(path)):
-            if found.base_name.startswith(f"rejects-{self.run}-") and found.path not in files:
+            name = found.base_name.removeprefix(_INCOMPLETE)
+            if name.startswith(f"rejects-{self.run}-") and found.path not in files:
                 system.delete_file(found.path)
 
     def _opened(self) -> tuple[Any, str]:
@@ -99,6 +98,38 @@ class RejectsDirectory:
             system, path = fs.FileSystem.from_uri(self.name)
             return system, path
         return fs.LocalFileSystem(), self.name
+
+
+class RejectsFile:
+    """The rejected rows of one part of the load. Created with the first of them.
+
+    Until it is complete, it has a name that Spark and Arrow skip when they read the directory.
+    """
+
+    def __init__(self, system: Any, directory: str, name: str) -> None:
+        self.path = f"{directory}/{name}"
+        #: Its path until it is complete.
+        self.incomplete = f"{directory}/{_INCOMPLETE}{name}"
+        self._system = system
+        self._directory = directory
+        self._writer: Any = None
+
+    def write(self, table: Any) -> None:
+        """Append rows."""
+        if self._writer is None:
+            self._system.create_dir(self._directory, recursive=True)  # a task's machine may lack it
+            self._writer = parquet.ParquetWriter(
+                self.incomplete, table.schema, filesystem=self._system
+            )
+        self._writer.write_table(table)
+
+    def complete(self) -> bool:
+        """End the file, and return whether there is one."""
+        if self._writer is None:
+            return False
+        self._writer.close()
+        self._system.move(self.incomplete, self.path)
+        return True
 
 
 class Rejects:
@@ -109,17 +140,15 @@ class Rejects:
         self.count = 0
         #: Why not all rows could be kept, or None.
         self.problem: str | None = None
-        self._directory = directory
-        self._path = None if directory is None else directory.path_for(part)
+        self._file = None if directory is None else directory.file(part)
         self._reasons: dict[str, tuple[str, int]] = {}
         self._gathered: list[Any] = []
         self._gathered_rows = 0
-        self._writer: Any = None
 
     @property
     def ends_the_load(self) -> bool:
         """Whether a row was rejected and cannot be kept."""
-        return self.count > 0 and (self._directory is None or self.problem is not None)
+        return self.count > 0 and (self._file is None or self.problem is not None)
 
     def take(self, origin: Origin, rows: Sequence[RefusedRow]) -> None:
         """Count the rows, and keep them if there is a directory."""
@@ -129,7 +158,7 @@ class Rejects:
             text = f"{origin.where(refused.place)}: {describe(refused.error)}"
             text, before = self._reasons.get(kind, (text, 0))
             self._reasons[kind] = (text, before + 1)
-        if self._directory is not None:
+        if self._file is not None:
             self._gathered.append(_rejected(origin, rows))
             self._gathered_rows += len(rows)
             if self._gathered_rows >= _GATHERED:
@@ -137,37 +166,35 @@ class Rejects:
 
     def finish(self, summary: Summary) -> None:
         """Write the remaining rows and update *summary*."""
-        self._write(last=True)
+        self._write()
+        if self._file is not None and self.problem is None:
+            with self._noticing():
+                if self._file.complete():
+                    summary.files.append(self._file.path)
         if self.problem is not None:
             summary.troubles.append(self.problem)
-        elif self._writer is not None:
-            assert self._path is not None
-            summary.files.append(self._path)
         summary.refused += self.count
         summary.add_reasons(self._reasons)
 
-    def _write(self, *, last: bool = False) -> None:
-        """Write the collected rows. If that fails, the load ends, with the reason."""
-        try:
-            if self._gathered and self.problem is None:
-                self._write_gathered()
-            if last and self._writer is not None:
-                self._writer.close()
-        except (OSError, pyarrow.ArrowException) as error:
-            self.problem = (
-                f"--rejects: not all rejected rows were kept, and the file is incomplete: "
-                f"{self._path}: {error}"
-            )
+    def _write(self) -> None:
+        """Write the collected rows."""
+        if self._file is not None and self._gathered and self.problem is None:
+            with self._noticing():
+                self._file.write(pyarrow.Table.from_batches(self._gathered))
         self._gathered.clear()
         self._gathered_rows = 0
 
-    def _write_gathered(self) -> None:
-        table = pyarrow.Table.from_batches(self._gathered)
-        if self._writer is None:
-            assert self._directory is not None
-            assert self._path is not None
-            self._writer = self._directory.write(self._path, table.schema)
-        self._writer.write_table(table)
+    @contextlib.contextmanager
+    def _noticing(self) -> Iterator[None]:
+        """Note that not all rows are kept, and why, which ends the load."""
+        try:
+            yield
+        except (OSError, pyarrow.ArrowException) as error:
+            assert self._file is not None
+            self.problem = (
+                f"--rejects: not all rejected rows were kept, and the file is incomplete: "
+                f"{self._file.incomplete}: {error}"
+            )
 
 
 def _rejected(origin: Origin, rows: Sequence[RefusedRow]) -> Any:

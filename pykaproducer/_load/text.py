@@ -39,7 +39,9 @@ _CELLS = 500_000
 _MOST_COLUMNS = 100_000
 
 #: The member that makes an object a message, and the column of lines as they stand.
-_VALUE = "value"
+VALUE = "value"
+
+JSON_ADVICE = "each line must be a JSON object (jq -c '.[]' converts an array)"
 
 
 class _Text(FileReader):
@@ -258,10 +260,10 @@ class JsonLinesReader(_Text):
     have a member of this name, which all must have then, or none.
     """
 
-    advice = "each line must be a JSON object (jq -c '.[]' converts an array)"
+    advice = JSON_ADVICE
 
     def __init__(self, path: str, partition: Partition, encoding: str, whole_lines: bool) -> None:
-        self._wants_lines = whole_lines and _VALUE not in dict(partition)
+        self._wants_lines = whole_lines and VALUE not in dict(partition)
         #: Members to append to each line's object; None: lines are not read as they stand.
         self._suffix: bytes | None = None
         self._constants = dict(partition)
@@ -282,57 +284,83 @@ class JsonLinesReader(_Text):
                 rows += scan.learn(blocks.buffer, blocks.start, blocks.end)
                 blocks.start = blocks.end
                 if rows and self._wants_lines and self._required is None:
-                    if _VALUE not in scan.tree():
+                    if VALUE not in scan.tree():
                         return self._whole_lines()
-                    self._required = _VALUE
+                    self._required = VALUE
         if not rows:
             return None
-        fields = fields_of(scan.tree(), nested_known=scan.nested)
-        if len(fields) > _MOST_COLUMNS:
-            raise SourceError(
-                f"{self.path}: more than {_MOST_COLUMNS:,} different members; they cannot be "
-                f"columns. Without --select, lines are sent as they stand"
-            )
-        return pyarrow.schema(fields)
+        return json_schema(self.path, scan.tree(), nested_known=scan.nested)
 
     def _whole_lines(self) -> Any:
         members = json.dumps(self._constants, ensure_ascii=False, separators=(",", ":"))
         self._suffix = members[1:-1].encode()
         self.partition = ()
-        return pyarrow.schema([(_VALUE, TEXT)])
+        return pyarrow.schema([(VALUE, TEXT)])
 
     def _read(self, schema: Any, part: FilePart) -> Iterator[Read]:
+        names = None
         if self._suffix is not None:
-            yield from self._read_lines(part, self._suffix)
-            return
-        known = set(self.schema.names)
-        names = [name for name in schema.names if name in known]
-        scan = JsonScan(names, known=self.schema.names, required=self._required, strict=True)
+            scan = JsonScan(refused=[VALUE, *self._constants])
+        else:
+            known = set(self.schema.names)
+            names = [name for name in schema.names if name in known]
+            scan = JsonScan(names, known=self.schema.names, required=self._required, strict=True)
+        suffix = self._suffix or b""
         for blocks, position in self._blocks(part):
             with self._scanning(part):
-                while blocks.start < blocks.end:
-                    blocks.start, rows, columns = scan.columns(
-                        blocks.buffer, blocks.start, blocks.end, _at_once(len(names))
-                    )
-                    found = [of_text(large_string(rows, column)) for column in columns]
-                    yield Read(batch_of(rows, names, found), position)
-
-    def _read_lines(self, part: FilePart, suffix: bytes) -> Iterator[Read]:
-        scan = JsonScan(refused=[_VALUE, *self._constants])
-        for blocks, position in self._blocks(part):
-            with self._scanning(part):
-                rows, column = scan.lines(blocks.buffer, blocks.start, blocks.end, suffix)
-            blocks.start = blocks.end
-            yield Read(batch_of(rows, [_VALUE], [large_string(rows, column)]), position)
+                at = blocks.buffer, blocks.start, blocks.end
+                for blocks.start, batch in json_batches(scan, names, *at, suffix):
+                    yield Read(batch, position)
 
     def _remedy(self, error: ScanError) -> str:
-        if error.member is None:
-            return self.advice
         if error.member in self._constants:
             return "its directory has it, too; rename one"
-        if error.member == _VALUE and (self._suffix is not None or self._required is not None):
-            return (
-                "without --select, either all lines have it (they are messages) or none (they are "
-                "values); use --select"
-            )
-        return "repair the line"
+        return json_remedy(error, may_stand=self._suffix is not None or self._required is not None)
+
+
+def json_remedy(error: ScanError, *, may_stand: bool) -> str:
+    """Return what to do about a line; *may_stand*: lines may have been read as they stand."""
+    if error.member is None:
+        return JSON_ADVICE
+    if error.member == VALUE and may_stand:
+        return (
+            "without --select, either all lines have it (they are messages) or none (they are "
+            "values); use --select"
+        )
+    return "repair the line"
+
+
+def json_schema(name: str, tree: dict[str, Any], *, nested_known: bool) -> Any:
+    """Return the columns of the objects in *name*, whose members a scan has learnt."""
+    fields = fields_of(tree, nested_known=nested_known)
+    if len(fields) > _MOST_COLUMNS:
+        raise SourceError(
+            f"{name}: more than {_MOST_COLUMNS:,} different members; they cannot be columns. "
+            f"Without --select, lines are sent as they stand"
+        )
+    return pyarrow.schema(fields)
+
+
+def json_batches(
+    scan: JsonScan,
+    names: Sequence[str] | None,
+    block: Any,
+    start: int,
+    end: int,
+    suffix: bytes = b"",
+) -> Iterator[tuple[int, Any]]:
+    """Yield the rows of a block in batches, and where each ends in it.
+
+    Args:
+        names: the columns to make; None: a column ``value`` of lines as they stand.
+        suffix (bytes): members to append to the object of each line that stands.
+    """
+    while start < end:
+        if names is None:
+            rows, column = scan.lines(block, start, end, suffix)
+            start = end
+            yield end, batch_of(rows, [VALUE], [large_string(rows, column)])
+        else:
+            start, rows, columns = scan.columns(block, start, end, _at_once(len(names)))
+            found = [of_text(large_string(rows, column)) for column in columns]
+            yield start, batch_of(rows, names, found)

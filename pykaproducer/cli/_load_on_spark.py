@@ -76,7 +76,9 @@ def _reading(load: Any, options: argparse.Namespace) -> Any:
     }
     for name in filter(given.get, given):
         raise UserError(f"{name}: not for sources that Spark reads (URIs, tables, queries)")
-    return load.Reading(tuple(options.source), options.format, options.delimiter)
+    return load.Reading(
+        tuple(options.source), options.format, options.delimiter, options.select is None
+    )
 
 
 def _load(

@@ -8,10 +8,10 @@ queries and URIs are read by Spark.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import os
 import sys
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -36,6 +36,7 @@ from pykaproducer._load.rejects import Origin
 from pykaproducer._load.sources import LoadSource, SourcePart, columns_of
 from pykaproducer._load.summary import Summary
 from pykaproducer.producer import Producer
+from pykaproducer.spark import json_lines
 from pykaproducer.spark.once import OnceWrite
 from pykaproducer.spark.options import SinkError, SinkOptions
 from pykaproducer.spark.producers import producer_for
@@ -71,8 +72,6 @@ _LARGEST_TASK = 64 << 20
 _SMALLEST_TASK = 4 << 20
 _TASKS = 16
 _OPENING = 256 << 10
-#: Spark's names of formats, where they differ.
-_FORMATS = {"jsonl": "json"}
 
 
 class SparkError(Exception):
@@ -88,6 +87,8 @@ class Reading:
     #: None: by suffix. ``table`` and ``sql`` denote a table and a query.
     format: str | None
     delimiter: str | None
+    #: Send JSON Lines as they stand, unless their objects have a member ``value``.
+    whole_lines: bool = False
 
 
 #: Receives the numbers of bytes and rows that a task has read. Can be pickled.
@@ -201,6 +202,8 @@ def query(session: Any, reading: Reading) -> SparkSource:
     Raises:
         SparkError: Spark cannot read it, or a column has a type that Arrow does not support.
     """
+    if _kind(reading) == "jsonl":
+        return _json_lines(session, reading)
     df = _read(session, reading)
 
     def for_tasks(columns: Sequence[str]) -> tuple[Any, TaskRows]:
@@ -210,6 +213,29 @@ def query(session: Any, reading: Reading) -> SparkSource:
         return wanted, spark_rows
 
     return SparkSource(_arrow_schema(df), for_tasks)
+
+
+def _json_lines(session: Any, reading: Reading) -> SparkSource:
+    try:
+        df = json_lines.lines(session, reading.source)
+        schema, rows = json_lines.rows_of(
+            df, ", ".join(reading.source), whole_lines=reading.whole_lines
+        )
+    except (*_FAILURES, SourceError) as error:
+        raise SparkError(_text(error)) from error
+
+    def for_tasks(columns: Sequence[str]) -> tuple[Any, TaskRows]:
+        names = None if rows.names is None else tuple(columns)
+        return df, dataclasses.replace(rows, names=names)
+
+    return SparkSource(schema, for_tasks)
+
+
+def _kind(reading: Reading) -> str:
+    try:
+        return reading.format or format_of(reading.source[0])
+    except SourceError as error:
+        raise SparkError(str(error)) from error
 
 
 def spark_rows(batches: Iterator[pyarrow.RecordBatch], *, advance: Advance) -> Iterator[Origin]:
@@ -229,12 +255,10 @@ def _read(session: Any, reading: Reading) -> Any:
             return session.sql(reading.source[0])
         if reading.format == "table":
             return session.table(reading.source[0])
-        kind = reading.format or format_of(reading.source[0])
-        reader = session.read.format(_FORMATS.get(kind, kind)).options(
-            **_as_embedded(kind, reading)
-        )
+        kind = _kind(reading)
+        reader = session.read.format(kind).options(**_as_embedded(kind, reading))
         return reader.load(list(reading.source))
-    except (*_FAILURES, SourceError) as error:
+    except _FAILURES as error:
         raise SparkError(_text(error)) from error
 
 
@@ -256,9 +280,6 @@ def _as_embedded(kind: str, reading: Reading) -> dict[str, Any]:
             # Otherwise "" is read as null, too.
             "nullValue": "\0",
         }
-    if kind == "jsonl":
-        # The default name would hide a member of that name.
-        return common | {"columnNameOfCorruptRecord": f"_corrupt_{uuid.uuid4().hex}"}
     return common | {"mergeSchema": True}
 
 

@@ -190,12 +190,14 @@ def test_rows_of_every_type_are_kept(column: Any, tmp_path: pathlib.Path) -> Non
     rows = pyarrow.record_batch({"column": column, "n": [1, 2]})
     rejects = Rejects(RejectsDirectory.of(str(tmp_path)), "part")
     origin = Origin(rows, "file", 10)
-    rejects.take(origin, [RefusedRow(11, 1, ValueError("wrong"))])
+    rejects.take(origin, [RefusedRow(11, 1, ValueError("wrong"))] * 10_000)
+    assert all(path.name.startswith(".") for path in tmp_path.iterdir()), "it is incomplete"
     summary = Summary()
     rejects.finish(summary)
     assert summary.troubles == []
+    assert summary.files == [str(path) for path in tmp_path.iterdir()]
     kept = parquet.read_table(tmp_path)
-    assert kept.column("n").to_pylist() == [2]
+    assert kept.column("n").to_pylist() == [2] * 10_000
     assert kept.column("pykaproducer_error").to_pylist()[0]["row"] == 11
 
 
@@ -272,13 +274,14 @@ def test_a_file_that_breaks_in_the_middle_loses_nothing_before(
         (["--delimiter", r"\y"], r"--delimiter \y: \y is not an escape sequence; there are"),
         (["-t", "no topic"], "-t: topic 'no topic' is not a topic name"),
         (["/no/such/file.csv"], "/no/such/file.csv: no such file"),
+        (["s3a://b/x", "--dry-run"], "--dry-run: reads local files, not s3a://b/x"),
     ],
 )
 def test_a_mistake_is_told_before_anything_is_sent(
     arguments: list[str], told: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_rows(tmp_path / "rows.csv")
-    source = [] if arguments[0].startswith("/no") else [str(tmp_path / "rows.csv")]
+    source = [] if "/" in arguments[0] else [str(tmp_path / "rows.csv")]
     base = ["load", "-t", "t", "--bootstrap-servers", NOWHERE]
     assert main([*base, *source, *arguments]) == 2
     assert told in capsys.readouterr().err

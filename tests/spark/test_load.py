@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import pathlib
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow
@@ -106,6 +108,83 @@ def test_what_spark_reads(
         "one",
         "two",
     ]
+
+
+#: JSON Lines that a reader of JSON would change: exact numbers, spaces, a name twice in two cases.
+LINES = (
+    b'{"id": 1.0, "n": 12345678901234567890.123456789, "a":{"b": [1e400, null]}}\n',
+    b'\n{"n":0.10,  "id" :"\\u00e9", "N": true}\r\n',
+    '{"late":"ä","id":-0.0}'.encode(),
+)
+
+
+@pytest.mark.parametrize("select", [None, "key=id, value=json(*), headers.b=json(a.b)"])
+@pytest.mark.parametrize("messages", [False, True])
+def test_json_lines_of_uris_are_read_as_files_are(
+    select: str | None,
+    messages: bool,
+    spark: Any,
+    cluster: KafkaCluster,
+    topic: str,
+    tmp_path: pathlib.Path,
+) -> None:
+    source = tmp_path / "rows"
+    (source / "below").mkdir(parents=True)
+    lines: Sequence[bytes] = LINES
+    if messages:
+        lines = [json.dumps({"value": each.decode(), "n": 1.50}).encode() for each in LINES]
+    (source / "below" / "1.jsonl").write_bytes(lines[0])
+    (source / "2.jsonl.gz").write_bytes(gzip.compress(lines[1]))
+    (source / "3.jsonl").write_bytes(lines[2])
+    if messages and select is not None:
+        select = "key=value, value=json(*)"
+    arguments = ["--format", "jsonl", *([] if select is None else ["--select", select])]
+    cluster.create_topic(f"{topic}-embedded")
+    cluster.create_topic(topic)
+    servers = ["--bootstrap-servers", cluster.bootstrap_servers]
+    assert main(["load", "-t", f"{topic}-embedded", *servers, str(source), *arguments]) == 0
+    assert load(cluster, topic, source.as_uri(), *arguments) == 0
+
+    def sent(name: str) -> list[Any]:
+        # Members of all files are in the order of the files, which Spark reads in another.
+        order = (lambda text: text) if select is None else _sorted_members
+        return sorted(
+            (each.key or b"", order(each.value or b""), each.headers)
+            for each in records(cluster, name)
+        )
+
+    assert sent(topic) == sent(f"{topic}-embedded")
+    assert len(sent(topic)) == 3
+
+
+def _sorted_members(text: bytes) -> str:
+    return json.dumps(json.loads(text, parse_float=str), sort_keys=True)
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b'{"a":1}\n{"a":"\xff"}\n', "Spark partition 0: line 2, byte 7: the text is not UTF-8"),
+        (b'{"a":1}\n{"value":1}\n', "without --select, either all lines have it"),
+        (b"[1]\n", "the first line: line 1, byte 1: the line is not a JSON object"),
+        (b"\n \n", "empty: there are no columns"),
+    ],
+)
+def test_what_is_no_json_lines_is_refused(
+    content: bytes,
+    told: str,
+    spark: Any,
+    cluster: KafkaCluster,
+    topic: str,
+    tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    cluster.create_topic(topic)
+    (tmp_path / "rows.jsonl").write_bytes(content)
+    assert load(cluster, topic, (tmp_path / "rows.jsonl").as_uri()) == 1
+    said = capsys.readouterr().err
+    assert told in said
+    assert "Traceback" not in said
 
 
 @pytest.mark.full

@@ -1,0 +1,134 @@
+"""JSON Lines of which Spark reads the lines: from file systems that only Spark reaches.
+
+Spark's own reader of JSON would convert numbers, and replace what is not UTF-8. So it passes lines
+as they are, and tasks scan them as the embedded load scans a file (``_load/text.py``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow
+from pyspark import TaskContext
+
+from pykaproducer._load._scan import VERBATIM, JsonScan, ScanError, Texts, write_rows
+from pykaproducer._load.encoders import TEXT
+from pykaproducer._load.files import SourceError
+from pykaproducer._load.json_text import merge
+from pykaproducer._load.rejects import Origin
+from pykaproducer._load.text import VALUE, json_batches, json_remedy, json_schema
+
+#: Columns of what :func:`_learnt` returns.
+_LEARNT = "tree string, nested boolean, trouble string"
+
+
+@dataclass(frozen=True)
+class LineRows:
+    """Makes rows of the lines that a task gets. Can be pickled."""
+
+    #: The columns to make; None: a column ``value`` of lines as they stand.
+    names: tuple[str, ...] | None
+    #: The members that a line may have.
+    known: tuple[str, ...] = ()
+    #: The member that each line must have.
+    required: str | None = None
+
+    def __call__(
+        self, batches: Iterator[pyarrow.RecordBatch], *, advance: Callable[[tuple[int, int]], None]
+    ) -> Iterator[Origin]:
+        """Yield the rows. SourceError for a line that is no JSON object, or has other members."""
+        if self.names is None:
+            scan = JsonScan(refused=[VALUE])
+        else:
+            scan = JsonScan(self.names, known=self.known, required=self.required, strict=True)
+        where, row = _place(), 0
+        may_stand = self.names is None or self.required is not None
+        for block, size in map(_block, batches):
+            with _scanning(where, may_stand=may_stand):
+                for _, batch in json_batches(scan, self.names, block, 0, size):
+                    advance((0, batch.num_rows))
+                    yield Origin(batch, where, row)
+                    row += batch.num_rows
+
+
+def lines(session: Any, names: Sequence[str]) -> Any:
+    """Return the lines of files as a DataFrame with a single column."""
+    return session.read.options(recursiveFileLookup=True, lineSep="\n").text(list(names))
+
+
+def rows_of(df: Any, name: str, *, whole_lines: bool) -> tuple[Any, LineRows]:
+    """Return the ``pyarrow.Schema`` of the rows of *df*, which has lines, and what makes them.
+
+    Args:
+        name (str): the source, for errors.
+        whole_lines (bool): lines are sent as they stand, unless their objects have a member
+            ``value``.
+
+    Raises:
+        SourceError: there are no lines, or one is no JSON object.
+    """
+    first = df.where(df.value.rlike(r"\S")).head(1)
+    if not first:
+        raise SourceError(f"{name}: empty: there are no columns")
+    required = None
+    if whole_lines:
+        scan = JsonScan()
+        line = f"{first[0].value}\n".encode()
+        with _scanning(f"{name}: the first line", may_stand=False):
+            scan.learn(line, 0, len(line))
+        if VALUE not in scan.tree():
+            return pyarrow.schema([(VALUE, TEXT)]), LineRows(None)
+        required = VALUE
+    tree: dict[str, Any] = {}
+    nested = True
+    for found in df.mapInArrow(_learnt, _LEARNT).collect():
+        if found.trouble is not None:
+            raise SourceError(f"{name}: {found.trouble}")
+        merge(tree, json.loads(found.tree))
+        nested = nested and found.nested
+    schema = json_schema(name, tree, nested_known=nested)
+    return schema, LineRows((), tuple(schema.names), required)
+
+
+def _learnt(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+    """Return the names of members in the lines of a task."""
+    scan, trouble = JsonScan(), None
+    try:
+        for block, size in map(_block, batches):
+            with _scanning(_place(), may_stand=False):
+                scan.learn(block, 0, size)
+    except SourceError as error:
+        trouble = str(error)
+    found = {"tree": json.dumps(scan.tree()), "nested": scan.nested, "trouble": trouble}
+    types = [("tree", pyarrow.string()), ("nested", pyarrow.bool_()), ("trouble", pyarrow.string())]
+    yield pyarrow.RecordBatch.from_pylist([found], pyarrow.schema(types))
+
+
+def _block(batch: pyarrow.RecordBatch) -> tuple[Any, int]:
+    """Return lines as a block of the scan, and its size."""
+    cells = batch.column(0).cast(pyarrow.large_binary())
+    line = b"", VERBATIM, Texts(*cells.buffers()), cells.offset
+    *_, block = write_rows([line], b"\n", len(cells))
+    return block, memoryview(block).nbytes
+
+
+def _place() -> str:
+    context = TaskContext.get()
+    assert context is not None, "not in a Spark task"
+    return f"Spark partition {context.partitionId()}"
+
+
+@contextlib.contextmanager
+def _scanning(where: str, *, may_stand: bool) -> Iterator[None]:
+    """Convert errors of the scan."""
+    try:
+        yield
+    except ScanError as error:
+        raise SourceError(
+            f"{where}: line {error.line + 1}, byte {error.byte + 1}: {error}; "
+            f"{json_remedy(error, may_stand=may_stand)}"
+        ) from None
