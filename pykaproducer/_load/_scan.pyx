@@ -193,22 +193,20 @@ cdef class _View:
 
 
 @cython.final
-cdef class _Texts:
-    """A column of text of Arrow."""
+cdef class Texts:
+    """The buffers of a column of ``large_string`` or ``large_binary`` of Arrow."""
 
     cdef _View valid, offsets, data
-    cdef int64_t first
 
-    def __cinit__(self, valid, offsets, data, int64_t first):
+    def __cinit__(self, valid, offsets, data):
         self.valid = None if valid is None else _View(valid)
-        self.offsets = _View(offsets)
-        self.data = _View(data)
-        self.first = first
+        # A column without cells may lack them.
+        self.offsets = _View(b"" if offsets is None else offsets)
+        self.data = _View(b"" if data is None else data)
 
     cdef const uint8_t *cell(self, int64_t row, int64_t *size):
         """Return a cell and its size, or NULL for null. An empty cell is no JSON, and so null."""
-        cdef const int64_t *places = <const int64_t *>self.offsets.data + self.first + row
-        row += self.first
+        cdef const int64_t *places = <const int64_t *>self.offsets.data + row
         size[0] = places[1] - places[0]
         if size[0] == 0 or not (
             self.valid is None or self.valid.data[row >> 3] >> (row & 7) & 1

@@ -44,6 +44,7 @@ and :func:`conform` converts to it, nested values too.
 from __future__ import annotations
 
 import collections
+import contextlib
 import decimal
 import functools
 import json
@@ -97,10 +98,12 @@ def by_row(
     are halved recursively until the row is isolated. *kind* is the type that *convert* returns.
     """
     count = len(arrays[0])
-    try:
+    with contextlib.suppress(*ROW_ERRORS):
         return convert(arrays)
-    except ROW_ERRORS as error:
-        if count <= 1:
+    if count <= 1:
+        try:
+            return convert([_part(array, 0, count) for array in arrays])
+        except ROW_ERRORS as error:
             return Encoded(pyarrow.nulls(count, kind), {0: error} if count else {})
     half = count // 2
     left = by_row(convert, [_part(array, 0, half) for array in arrays], kind)
@@ -508,22 +511,30 @@ def json_objects(names: Sequence[str], arrays: Sequence[Array]) -> Encoded:
     """
     columns = [plain(array) for array in arrays]
     try:
-        return Encoded(_objects(names, columns, len(columns[0])).cast(BYTES), {})
+        cells = _cells(columns)
+        return Encoded(_objects(names, cells, len(columns[0])).cast(BYTES), {})
     except ROW_ERRORS:
+        # One after the other: an error names its column, and each has room for its text.
+        cells = []
         for name, column in zip(names, columns, strict=True):
             try:
-                _json(column)
+                text = _json(column)
             except ROW_ERRORS as error:
                 raise EncodingError(f"column {name}: {error}") from error
-        raise
+            cells.append((VERBATIM, Texts(*text.buffers()), 0))
+    return Encoded(_objects(names, cells, len(columns[0])).cast(BYTES), {})
 
 
-def _objects(names: Sequence[str], columns: Sequence[Array], rows: int) -> Array:
-    """Return an object for each of so many rows, whose members are the cells of plain columns."""
-    if not columns:
+#: The cells of a column for ``write_rows()``: what they are, where, and the place of the first.
+Cells = tuple[int, Texts, int]
+
+
+def _objects(names: Sequence[str], cells: Sequence[Cells], rows: int) -> Array:
+    """Return an object for each row, whose members are cells of these columns."""
+    if not cells:
         return pyarrow.array(["{}"] * rows, TEXT)
     starts = _starts(tuple(names))
-    members = [(start, *cells) for start, cells in zip(starts, _cells(columns), strict=True)]
+    members = [(start, *each) for start, each in zip(starts, cells, strict=True)]
     return large_string(rows, write_rows(members, b"}", rows))
 
 
@@ -536,12 +547,12 @@ def _starts(names: tuple[str, ...]) -> list[bytes]:
 _quote = json.JSONEncoder(ensure_ascii=False).encode
 
 
-def _cells(columns: Sequence[Array]) -> list[tuple[int, Texts, int]]:
-    """Return the cells of plain columns with the same rows for ``write_rows()``.
+def _cells(columns: Sequence[Array]) -> list[Cells]:
+    """Return the cells of plain columns with the same rows.
 
     Short columns of a type are converted together, as each call costs as much as many cells.
     """
-    rows = len(columns[0])
+    rows = len(columns[0]) if columns else 0
     at_once = max(1, _CELLS // max(rows, 1))
     found: list[Any] = [None] * len(columns)
     alike = collections.defaultdict(list)
@@ -604,16 +615,16 @@ def _form_of(array: Array) -> tuple[int, Array]:
     kind = array.type
     if types.is_struct(kind):
         names = [field.name for field in kind]
-        return VERBATIM, _where(array.is_valid(), _objects(names, array.flatten(), len(array)))
+        return VERBATIM, _where(
+            array.is_valid(), _objects(names, _cells(array.flatten()), len(array))
+        )
     if types.is_map(kind):
         return VERBATIM, _gathered(array, "{", _pairs, "}")
     if is_list(kind):
         return VERBATIM, _gathered(array, "[", lambda _, elements: _json(elements), "]")
     form = _form(kind)
     assert form is not None, "checked when the selection was bound"
-    convert = form.cells or form.text
-    assert convert is not None, "bytes have cells"
-    return form.json, convert(array)
+    return form.json, form.cells(array)
 
 
 def _where(wanted: Array, text: Array) -> Array:
@@ -634,8 +645,7 @@ def _pairs(offsets: Array, entries: Array) -> Array:
     keys, values = entries.flatten()
     if keys.null_count:
         raise EncodingError("a key of a map is null")
-    if not is_bytes(keys.type):
-        keys = text_of(keys)
+    keys = _bytes(keys) if is_bytes(keys.type) else text_of(keys)
     maps = compute.list_parent_indices(pyarrow.LargeListArray.from_arrays(offsets, keys))
     table = pyarrow.table({"map": maps, "key": keys})
     if table.group_by(["map", "key"]).aggregate([]).num_rows < table.num_rows:
@@ -663,21 +673,21 @@ class CellForm(NamedTuple):
     json: int
     #: None: there is no text; cells of bytes are used unchanged.
     text: Callable[[Array], Array] | None
-    #: Converts to text or bytes for JSON; None: as *text*.
-    cells: Callable[[Array], Array] | None = None
+    #: Converts to text or bytes for JSON.
+    cells: Callable[[Array], Array]
 
 
 _FORMS = (
     CellForm(is_text, STRING, _utf8, _bytes),
     CellForm(is_bytes, BASE64, None, _bytes),
-    CellForm(types.is_integer, VERBATIM, _cast),
-    CellForm(types.is_boolean, VERBATIM, _cast),
-    CellForm(types.is_null, VERBATIM, _cast),
+    CellForm(types.is_integer, VERBATIM, _cast, _cast),
+    CellForm(types.is_boolean, VERBATIM, _cast, _cast),
+    CellForm(types.is_null, VERBATIM, _cast, _cast),
     CellForm(types.is_floating, FLOAT, _float_text, _cast),
-    CellForm(types.is_decimal, VERBATIM, _decimal_text),
-    CellForm(is_temporal, QUOTED, _temporal_text),
-    CellForm(types.is_duration, QUOTED, _duration_text),
-    CellForm(types.is_interval, QUOTED, _interval_text),
+    CellForm(types.is_decimal, VERBATIM, _decimal_text, _decimal_text),
+    CellForm(is_temporal, QUOTED, _temporal_text, _temporal_text),
+    CellForm(types.is_duration, QUOTED, _duration_text, _duration_text),
+    CellForm(types.is_interval, QUOTED, _interval_text, _interval_text),
     CellForm(is_json, VERBATIM, json_text.text, lambda array: array.storage),
     CellForm(
         lambda kind: getattr(kind, "extension_name", "") == "arrow.json",

@@ -80,10 +80,10 @@ class RejectsDirectory:
         system, path = self._opened()
         system.create_dir(path, recursive=True)
 
-    def file(self, part: str) -> RejectsFile:
+    def part(self, name: str) -> RejectsPart:
         """Return the file for one part of the load."""
         system, path = self._opened()
-        return RejectsFile(system, path, f"rejects-{self.run}-{part}.parquet")
+        return RejectsPart(system, path, f"rejects-{self.run}-{name}.parquet")
 
     def forget_others(self, files: Sequence[str]) -> None:
         """Remove files of this load left by parts that were repeated or did not complete."""
@@ -100,7 +100,7 @@ class RejectsDirectory:
         return fs.LocalFileSystem(), self.name
 
 
-class RejectsFile:
+class RejectsPart:
     """The rejected rows of one part of the load. Created with the first of them.
 
     Until it is complete, it has a name that Spark and Arrow skip when they read the directory.
@@ -140,7 +140,7 @@ class Rejects:
         self.count = 0
         #: Why not all rows could be kept, or None.
         self.problem: str | None = None
-        self._file = None if directory is None else directory.file(part)
+        self._file = None if directory is None else directory.part(part)
         self._reasons: dict[str, tuple[str, int]] = {}
         self._gathered: list[Any] = []
         self._gathered_rows = 0

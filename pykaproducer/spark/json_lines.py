@@ -23,7 +23,7 @@ from pykaproducer._load.rejects import Origin
 from pykaproducer._load.text import VALUE, json_batches, json_remedy, json_schema
 
 #: Columns of what :func:`_learnt` returns.
-_LEARNT = "tree string, nested boolean, trouble string"
+_LEARNT = "tree string, nested boolean, problem string"
 
 
 @dataclass(frozen=True)
@@ -86,8 +86,8 @@ def rows_of(df: Any, name: str, *, whole_lines: bool) -> tuple[Any, LineRows]:
     tree: dict[str, Any] = {}
     nested = True
     for found in df.mapInArrow(_learnt, _LEARNT).collect():
-        if found.trouble is not None:
-            raise SourceError(f"{name}: {found.trouble}")
+        if found.problem is not None:
+            raise SourceError(f"{name}: {found.problem}")
         merge(tree, json.loads(found.tree))
         nested = nested and found.nested
     schema = json_schema(name, tree, nested_known=nested)
@@ -96,15 +96,15 @@ def rows_of(df: Any, name: str, *, whole_lines: bool) -> tuple[Any, LineRows]:
 
 def _learnt(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
     """Return the names of members in the lines of a task."""
-    scan, trouble = JsonScan(), None
+    scan, problem = JsonScan(), None
     try:
         for block, size in map(_block, batches):
             with _scanning(_place(), may_stand=False):
                 scan.learn(block, 0, size)
     except SourceError as error:
-        trouble = str(error)
-    found = {"tree": json.dumps(scan.tree()), "nested": scan.nested, "trouble": trouble}
-    types = [("tree", pyarrow.string()), ("nested", pyarrow.bool_()), ("trouble", pyarrow.string())]
+        problem = str(error)
+    found = {"tree": json.dumps(scan.tree()), "nested": scan.nested, "problem": problem}
+    types = [("tree", pyarrow.string()), ("nested", pyarrow.bool_()), ("problem", pyarrow.string())]
     yield pyarrow.RecordBatch.from_pylist([found], pyarrow.schema(types))
 
 

@@ -206,6 +206,23 @@ def test_text_is_what_python_takes_for_utf_8(cells: list[bytes | None]) -> None:
     assert found.batch.column("value").to_pylist() == expected
 
 
+def test_keys_of_maps_are_different() -> None:
+    for kind, keys in (
+        (pyarrow.string(), ["a", "b", "a", "a"]),
+        (pyarrow.binary(), [b"a", b"b", b"a", b"a"]),
+        (pyarrow.binary(0), [b""] * 4),
+    ):
+        key, value = pyarrow.array(keys, kind), pyarrow.array([1, 2, 3, 4])
+        maps = pyarrow.MapArray.from_arrays(
+            pyarrow.array([0, 1, 2, 4], pyarrow.int32()), key, value
+        )
+        for start in range(3):
+            found = encoded("value=json(m)", pyarrow.record_batch({"m": maps.slice(start)}))
+            ((row, error),) = found.refused
+            assert row == 2 - start
+            assert "column m: a map has a key twice" in str(error)
+
+
 @given(st.lists(st.none() | st.binary(max_size=12), max_size=5))
 def test_bytes_are_base64(cells: list[bytes | None]) -> None:
     array = pyarrow.array(cells, pyarrow.binary())
@@ -466,6 +483,9 @@ def test_nothing_is_cut_or_guessed_on_the_way_to_avro() -> None:
         "refused",
         [],
     ]
+    lists = pyarrow.array([[1], [2**40], [3]])
+    for row, expected in enumerate(([1], "refused", [3])):
+        assert inline({"type": "array", "items": "int"}, lists.slice(row, 1)) == [expected]
     kind = {"type": "long", "logicalType": "timestamp-micros"}
     assert inline(kind, micros) == ["refused", one, "refused"]
     assert inline(["int", "long"], pyarrow.array([2**40])) == [2**40]

@@ -132,7 +132,7 @@ def test_json_lines_of_uris_are_read_as_files_are(
     (source / "below").mkdir(parents=True)
     lines: Sequence[bytes] = LINES
     if messages:
-        lines = [json.dumps({"value": each.decode(), "n": 1.50}).encode() for each in LINES]
+        lines = [json.dumps({"value": each.decode(), "key": "k"}).encode() for each in LINES]
     (source / "below" / "1.jsonl").write_bytes(lines[0])
     (source / "2.jsonl.gz").write_bytes(gzip.compress(lines[1]))
     (source / "3.jsonl").write_bytes(lines[2])

@@ -176,13 +176,13 @@ cdef class JsonScan:
         A cell that is not an object is not an error here: its row is in the list returned last.
         """
         cdef _Columns columns = _Columns.__new__(_Columns, self.count, rows)
-        cdef _Texts texts = _Texts(valid, offsets, data, first)
+        cdef Texts texts = Texts(valid, offsets, data)
         cdef const uint8_t *p
         cdef list others = []
         cdef int64_t row, size, column
         self.cells = columns.cells
         for row in range(rows):
-            p = texts.cell(row, &size)
+            p = texts.cell(first + row, &size)
             if p == NULL:
                 for column in range(self.count):
                     _append_null(&columns.cells[column], row)
@@ -208,12 +208,12 @@ cdef class JsonScan:
         """Return the text of JSON texts that are cells of a column, and the first without one."""
         cdef _Columns columns = _Columns.__new__(_Columns, 1, rows)
         cdef Cells *cells = columns.cells
-        cdef _Texts texts = _Texts(valid, offsets, data, first)
+        cdef Texts texts = Texts(valid, offsets, data)
         cdef const uint8_t *p
         cdef uint8_t *to
         cdef int64_t row, size
         for row in range(rows):
-            p = texts.cell(row, &size)
+            p = texts.cell(first + row, &size)
             if p == NULL:
                 _append_null(cells, row)
                 continue

@@ -7,33 +7,16 @@ cdef enum Form:
     FORM_BASE64
     FORM_FLOAT
 
-#: JSON as it stands; null is "null".
 VERBATIM = FORM_VERBATIM
-#: Text without characters that JSON escapes.
 QUOTED = FORM_QUOTED
-#: Any text, which must be UTF-8.
 STRING = FORM_STRING
-#: Bytes.
 BASE64 = FORM_BASE64
-#: Floating-point numbers as Arrow writes them: 1 is for an integer, nan and inf for no number.
 FLOAT = FORM_FLOAT
 
 cdef const uint8_t *_DIGITS_64 = (
     b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 )
 cdef const uint8_t *_DIGITS_16 = b"0123456789abcdef"
-
-
-@cython.final
-cdef class Texts:
-    """The buffers of an Arrow column of ``large_string`` or ``large_binary``."""
-
-    cdef _View valid, offsets, data
-
-    def __cinit__(self, valid, offsets, data):
-        self.valid = None if valid is None else _View(valid)
-        self.offsets = _View(offsets)
-        self.data = _View(b"" if data is None else data)
 
 
 cdef struct Member:
