@@ -73,12 +73,17 @@ class FailureCounts:
         self._kinds: dict[tuple[str, Status | None], tuple[str, int]] = {}
         self._lock = threading.Lock()
 
-    def add(self, error: BaseException | str, count: int = 1) -> None:
-        """Count *count* failures with the same reason. Thread-safe."""
+    def add(self, error: BaseException | str, count: int = 1, first: str | None = None) -> None:
+        """Count *count* failures with the same reason. Thread-safe.
+
+        *first* describes the first of them.
+        """
         status = error.status if isinstance(error, DeliveryError) else None
         kind = error if isinstance(error, str) else type(error).__name__
         # The message was abandoned by the command's own close(), after the user's signal.
         text = str(error).replace(GIVEN_UP, "abandoned after the interrupt")
+        if first is not None:
+            text = f"{text}; the first: {first}"
         with self._lock:
             self.total += count
             if status is Status.POSSIBLY_PERSISTED:

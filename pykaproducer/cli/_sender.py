@@ -66,6 +66,24 @@ class Envelope:
     null: bytes | None = None
 
 
+class _Place(NamedTuple):
+    """A place in the input."""
+
+    name: str = "-"
+    #: The number of lines before it; None if the input is one message.
+    line: int | None = 0
+
+    def after(self, lines: int) -> _Place:
+        """Return the place so many lines later."""
+        return self if self.line is None else self._replace(line=self.line + lines)
+
+    def __str__(self) -> str:
+        if self.line is None:
+            return self.name
+        line = f"line {self.line + 1:,}"
+        return line if self.name == "-" else f"{line} of {self.name}"
+
+
 class _Held(NamedTuple):
     """A part of the input that is not settled, or that precedes one."""
 
@@ -75,6 +93,8 @@ class _Held(NamedTuple):
     kept: Lines | bytes
     #: Memory that it takes (bytes).
     size: int
+    #: Where it begins.
+    place: _Place
     #: Whether it continues a line.
     continued: bool = False
 
@@ -101,6 +121,8 @@ class Sender:
         self._rejects = rejects
         self._held: collections.deque[_Held] = collections.deque()
         self._held_size = 0
+        #: The first line that is neither sent nor refused.
+        self._place = _Place()
         self._broken: PykaproducerError | None = None
         # send_many() blocks briefly, so that signals are noticed. Without max_block_ms the wait is
         # unlimited: the messages that fill the buffer have a delivery timeout.
@@ -169,6 +191,7 @@ class Sender:
         end = self._envelope.delimiter[-1:]
         self._whole = None if end else os.fsencode(name) + b"\n"
         self._inside = False
+        self._place = _Place(name, 0 if end else None)
         parts: list[bytes] = []
         size = 0
         for piece in self._pieces(fd, shown):
@@ -244,7 +267,7 @@ class Sender:
                 self._record()
                 if waited < self._patience_ms:
                     continue
-                self.failures.add(error, len(lines))
+                self.failures.add(error, len(lines), str(self._place))
             except PykaproducerError as error:
                 self._broken = error
                 return False
@@ -253,6 +276,7 @@ class Sender:
             kept = lines if block is not None else lines.raw(0, len(lines))
             size = lines.end - lines.start + len(lines) * ROW_COST
             self._hold(block, self._whole or kept, size)
+            self._place = self._place.after(len(lines))
             self._record()
             return True
         return False
@@ -272,14 +296,15 @@ class Sender:
             kept = b""
         if block is not None or kept:
             size = size or len(kept) + ROW_COST
-            self._held.append(_Held(block, kept, size, continued))
+            self._held.append(_Held(block, kept, size, self._place, continued))
             self._held_size += size
 
     def _refuse(self, why: str, data: bytes) -> None:
         """Count a line that cannot be sent, and keep it."""
         self.lines += 1
-        self.failures.add(why)
+        self.failures.add(why, first=str(self._place))
         self._hold(None, self._whole or data)
+        self._place = self._place.after(1)
 
     def _keep_unsent(self, data: bytes) -> None:
         """Count and keep lines that were read but are not sent, because sending has stopped."""
@@ -306,7 +331,7 @@ class Sender:
     def _record(self) -> None:
         """Record the outcomes that are known, up to the first one that is not."""
         while self._held:
-            block, kept, size, continued = self._held[0]
+            block, kept, size, place, continued = self._held[0]
             if block is None:
                 assert self._rejects is not None, "it keeps nothing else"
                 assert isinstance(kept, bytes), "lines belong to a block"
@@ -314,17 +339,17 @@ class Sender:
             elif not block.done():
                 return
             else:
-                self._count(block.outcome(0), kept)
+                self._count(block.outcome(0), kept, place)
             self._held.popleft()
             self._held_size -= size
 
-    def _count(self, outcome: BlockMetadata, kept: Lines | bytes) -> None:
-        """Count the outcomes of a block, and keep its failed lines."""
-        for place, delivered in outcome.delivered.items():
-            self.partitions[place.partition] += delivered.rows
+    def _count(self, outcome: BlockMetadata, kept: Lines | bytes, place: _Place) -> None:
+        """Count the outcomes of a block that begins at *place*, and keep its failed lines."""
+        for partition, delivered in outcome.delivered.items():
+            self.partitions[partition.partition] += delivered.rows
         for error, failed in itertools.groupby(outcome.failed, operator.itemgetter(1)):
             rows = [row for row, _ in failed]
-            self.failures.add(error, len(rows))
+            self.failures.add(error, len(rows), str(place.after(rows[0])))
             if self._rejects is not None:
                 for row in rows:
                     self._rejects.write(kept if isinstance(kept, bytes) else kept.raw(row, row + 1))

@@ -336,7 +336,8 @@ def test_lines_that_cannot_be_sent_are_kept_in_their_places(
         *("-X", "max_request_size=1000"),
     )
     assert kept == data
-    assert b"2 failed: a timestamp is not a number of milliseconds" in told
+    assert b"2 failed: a timestamp is not a number of milliseconds; the first: line 2\n" in told
+    assert b"; the first: line 1\n" in told, "it was sent, and the broker rejected it"
 
 
 def test_rejects_of_several_partitions_are_in_order(
