@@ -121,7 +121,7 @@ class CsvScan:
         before a row whose quoted cell goes on behind the block.
         """
 
-#: What the cells of a column are in JSON: JSON as it stands; text without characters that JSON
+#: Kinds of cells, as they are in JSON: JSON as it stands; text without characters that JSON
 #: escapes; any text, which must be UTF-8; bytes; floating-point numbers as Arrow writes them (1 for
 #: 1.0, nan).
 VERBATIM: int

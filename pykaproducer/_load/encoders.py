@@ -669,7 +669,7 @@ class CellForm(NamedTuple):
     """How cells of some types are written. The functions keep nulls."""
 
     applies: Callable[[Any], bool]
-    #: What the cells are in JSON.
+    #: The kind of text that the cells are in JSON.
     json: int
     #: None: there is no text; cells of bytes are used unchanged.
     text: Callable[[Array], Array] | None

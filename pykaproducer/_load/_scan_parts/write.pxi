@@ -20,7 +20,7 @@ cdef const uint8_t *_DIGITS_16 = b"0123456789abcdef"
 
 
 cdef struct Member:
-    # What is written of a column.
+    # A column, and the text before each of its cells.
     const uint8_t *before
     int64_t before_size
     Form form
