@@ -23,8 +23,10 @@ from pykaproducer._load.summary import Summary
 
 #: Number of rows to collect before writing.
 _GATHERED = 10_000
-#: Prefix of the name of a file that is being written.
+#: Prefix of the name of a file that is being written, and the file systems that need it. In others,
+#: a file is visible when it is closed, and another name would be a copy.
 _INCOMPLETE = "."
+_RENAMING = ("local", "hdfs")
 
 _ERROR = pyarrow.struct(
     {
@@ -109,7 +111,9 @@ class RejectsPart:
     def __init__(self, system: Any, directory: str, name: str) -> None:
         self.path = f"{directory}/{name}"
         #: Its path until it is complete.
-        self.incomplete = f"{directory}/{_INCOMPLETE}{name}"
+        self.incomplete = self.path
+        if system.type_name in _RENAMING:
+            self.incomplete = f"{directory}/{_INCOMPLETE}{name}"
         self._system = system
         self._directory = directory
         self._writer: Any = None
@@ -128,7 +132,8 @@ class RejectsPart:
         if self._writer is None:
             return False
         self._writer.close()
-        self._system.move(self.incomplete, self.path)
+        if self.incomplete != self.path:
+            self._system.move(self.incomplete, self.path)
         return True
 
 

@@ -206,10 +206,10 @@ class HttpRequest:
         """Return a connection to one of the host's addresses, each of which gets its share."""
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         failure: OSError = OSError("the host name has no address")
-        for number, (family, kind, protocol, _, address) in enumerate(addresses):
+        for number, (family, kind, _, _, address) in enumerate(addresses):
             share = (deadline - monotonic()) / (len(addresses) - number)
             with contextlib.ExitStack() as undo:
-                sock = undo.enter_context(socket.socket(family, kind, protocol))
+                sock = undo.enter_context(socket.socket(family, kind))
                 self.socket = sock
                 if self._cancelled:
                     raise RequestFailed("the producer was closed")

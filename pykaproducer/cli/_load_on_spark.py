@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from pykaproducer._config.file_contents import with_contents
-from pykaproducer._load.files import is_pipe, is_uri
+from pykaproducer._load.files import SourceError, format_of, is_pipe, is_uri
 from pykaproducer._load.sources import LoadSource
 from pykaproducer.cli._load_plan import (
     QUERIES,
@@ -72,13 +72,23 @@ def _reading(load: Any, options: argparse.Namespace) -> Any:
     given = {
         "--encoding": options.encoding != "utf-8",
         "--infer-types": options.infer_types,
-        "--delimiter": options.format in QUERIES and options.delimiter is not None,
+        "--delimiter": options.delimiter is not None and _format(options) not in ("csv", None),
     }
     for name in filter(given.get, given):
         raise UserError(f"{name}: not for sources that Spark reads (URIs, tables, queries)")
     return load.Reading(
         tuple(options.source), options.format, options.delimiter, options.select is None
     )
+
+
+def _format(options: argparse.Namespace) -> str | None:
+    """Return the format, or None if the suffix does not tell it."""
+    if options.format is not None:
+        return str(options.format)
+    try:
+        return format_of(options.source[0])
+    except SourceError:
+        return None
 
 
 def _load(
@@ -104,8 +114,12 @@ def _load(
         raise UserError(_as_arguments(str(error))) from None
     except load.ExactlyOnceError as error:
         raise CommandError(str(error)) from None
-    if rejects is not None:
-        rejects.forget_others(summary.files)
+    if rejects is not None and not summary.troubles:  # which may be about a file of rejected rows
+        try:
+            rejects.forget_others(summary.files)
+        except OSError as error:
+            text = f"--rejects {options.rejects}: files of repeated tasks could not be removed"
+            summary.troubles.append(f"{text}: {error}")
     return Outcome(summary, config, time.monotonic() - began)
 
 

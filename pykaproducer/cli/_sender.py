@@ -79,7 +79,7 @@ class _Place(NamedTuple):
 
     def __str__(self) -> str:
         if self.line is None:
-            return self.name
+            return "standard input" if self.name == "-" else self.name
         line = f"line {self.line + 1:,}"
         return line if self.name == "-" else f"{line} of {self.name}"
 
@@ -315,7 +315,7 @@ class Sender:
             lines = data.split(self._envelope.delimiter)
             count = len(lines) - (not lines[-1])
         self.lines += count
-        self.failures.add(str(self._broken or "read, but not sent"), count)
+        self.failures.add(str(self._broken or "read, but not sent"), count, str(self._place))
         self._hold(None, self._whole or data)
 
     def _wait(self) -> None:

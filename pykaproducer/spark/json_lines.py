@@ -7,7 +7,9 @@ as they are, and tasks scan them as the embedded load scans a file (``_load/text
 from __future__ import annotations
 
 import contextlib
+import fnmatch
 import json
+import urllib.parse
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +24,8 @@ from pykaproducer._load.json_text import merge
 from pykaproducer._load.rejects import Origin
 from pykaproducer._load.text import VALUE, json_batches, json_remedy, json_schema
 
+#: Suffixes of files that the embedded load decompresses, and Spark reads as they are, or otherwise.
+_UNKNOWN_TO_SPARK = (".xz", ".lz4")
 #: Columns of what :func:`_learnt` returns.
 _LEARNT = "tree string, nested boolean, problem string"
 
@@ -56,8 +60,31 @@ class LineRows:
 
 
 def lines(session: Any, names: Sequence[str]) -> Any:
-    """Return the lines of files as a DataFrame with a single column."""
-    return session.read.options(recursiveFileLookup=True, lineSep="\n").text(list(names))
+    """Return the lines of files as a DataFrame with a single column.
+
+    Raises:
+        SourceError: Spark would read a file, or its directory, as something else.
+    """
+    options = {
+        "recursiveFileLookup": True,
+        "lineSep": "\n",
+        # The session may have other defaults.
+        "ignoreCorruptFiles": False,
+        "ignoreMissingFiles": False,
+    }
+    df = session.read.options(**options).text(list(names))
+    patterns = [part for name in names for part in name.split("/")]
+    for file in map(urllib.parse.unquote, df.inputFiles()):
+        *directories, last = file.split("/")
+        if last.endswith(_UNKNOWN_TO_SPARK):
+            raise SourceError(f"{file}: Spark cannot decompress it; decompress it first")
+        for part in directories:
+            if "=" in part and not any(fnmatch.fnmatchcase(part, each) for each in patterns):
+                raise SourceError(
+                    f"{file}: the directory {part} is a column, which lines have not; name the "
+                    f"directories in the source, or use --format sql"
+                )
+    return df
 
 
 def rows_of(df: Any, name: str, *, whole_lines: bool) -> tuple[Any, LineRows]:
@@ -71,14 +98,14 @@ def rows_of(df: Any, name: str, *, whole_lines: bool) -> tuple[Any, LineRows]:
     Raises:
         SourceError: there are no lines, or one is no JSON object.
     """
-    first = df.where(df.value.rlike(r"\S")).head(1)
+    first = df.where(df.value.rlike(r"\S")).select(df.value.cast("binary")).head(1)
     if not first:
         raise SourceError(f"{name}: empty: there are no columns")
     required = None
     if whole_lines:
         scan = JsonScan()
-        line = f"{first[0].value}\n".encode()
-        with _scanning(f"{name}: the first line", may_stand=False):
+        line = bytes(first[0][0]) + b"\n"
+        with _scanning(f"{name}: the first line that is not blank", may_stand=False):
             scan.learn(line, 0, len(line))
         if VALUE not in scan.tree():
             return pyarrow.schema([(VALUE, TEXT)]), LineRows(None)
@@ -128,7 +155,9 @@ def _scanning(where: str, *, may_stand: bool) -> Iterator[None]:
     try:
         yield
     except ScanError as error:
-        raise SourceError(
-            f"{where}: line {error.line + 1}, byte {error.byte + 1}: {error}; "
-            f"{json_remedy(error, may_stand=may_stand)}"
-        ) from None
+        text, _, other = str(error).partition(" (--encoding ")
+        remedy = json_remedy(error, may_stand=may_stand)
+        if other:  # not for what Spark reads
+            remedy = "convert the file to UTF-8 first"
+        line, byte = error.line + 1, error.byte + 1
+        raise SourceError(f"{where}: line {line}, byte {byte}: {text}; {remedy}") from None

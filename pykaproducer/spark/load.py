@@ -268,7 +268,12 @@ def _as_embedded(kind: str, reading: Reading) -> dict[str, Any]:
     By default Spark replaces unreadable values by null, takes the columns of one file for all, and
     leaves out subdirectories. (It replaces malformed UTF-8 all the same.)
     """
-    common = {"recursiveFileLookup": True, "mode": "FAILFAST"}
+    common = {
+        "recursiveFileLookup": True,
+        "mode": "FAILFAST",
+        "ignoreCorruptFiles": False,
+        "ignoreMissingFiles": False,
+    }
     if kind == "csv":
         return common | {
             "header": True,

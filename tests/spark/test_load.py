@@ -166,7 +166,11 @@ def _sorted_members(text: bytes) -> str:
     [
         (b'{"a":1}\n{"a":"\xff"}\n', "Spark partition 0: line 2, byte 7: the text is not UTF-8"),
         (b'{"a":1}\n{"value":1}\n', "without --select, either all lines have it"),
-        (b"[1]\n", "the first line: line 1, byte 1: the line is not a JSON object"),
+        (b'\n{"a":"\xff"}\n', "not blank: line 1, byte 7: the text is not UTF-8; convert the file"),
+        (
+            b"[1]\n",
+            "the first line that is not blank: line 1, byte 1: the line is not a JSON object",
+        ),
         (b"\n \n", "empty: there are no columns"),
     ],
 )
@@ -185,6 +189,29 @@ def test_what_is_no_json_lines_is_refused(
     said = capsys.readouterr().err
     assert told in said
     assert "Traceback" not in said
+
+
+@pytest.mark.parametrize(
+    ("place", "told"),
+    [
+        ("day=1/rows.jsonl", "the directory day=1 is a column, which lines have not"),
+        ("rows.jsonl.xz", "rows.jsonl.xz: Spark cannot decompress it; decompress it first"),
+    ],
+)
+def test_files_that_spark_reads_otherwise_are_refused(
+    place: str,
+    told: str,
+    spark: Any,
+    cluster: KafkaCluster,
+    topic: str,
+    tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    cluster.create_topic(topic)
+    (tmp_path / place).parent.mkdir(exist_ok=True)
+    (tmp_path / place).write_bytes(b"{}\n")
+    assert load(cluster, topic, tmp_path.as_uri(), "--format", "jsonl") == 1
+    assert told in capsys.readouterr().err
 
 
 @pytest.mark.full
@@ -291,6 +318,7 @@ def test_refused_rows_are_kept(
         (["s3a://bucket/x.csv", "--encoding", "latin-1"], 2, "--encoding: not for sources that"),
         (["s3a://bucket/x.csv", "--infer-types"], 2, "--infer-types: not for sources that"),
         (["nowhere", "--format", "table", "--delimiter", ";"], 2, "--delimiter: not for sources"),
+        (["s3a://bucket/x.jsonl", "--delimiter", ";"], 2, "--delimiter: not for sources"),
         (["nowhere", "--format", "table"], 1, "nowhere"),
         (["SELEC 1", "--format", "sql"], 1, "SELEC"),
         (["SELECT 1 AS a", "--format", "sql", "--select", "value=b"], 2, "--select: "),
