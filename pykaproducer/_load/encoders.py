@@ -525,7 +525,7 @@ def json_objects(names: Sequence[str], arrays: Sequence[Array]) -> Encoded:
     return Encoded(_objects(names, cells, len(columns[0])).cast(BYTES), {})
 
 
-#: The cells of a column for ``write_rows()``: what they are, where, and the place of the first.
+#: A column as ``write_rows()`` takes it: the kind of its cells, buffers, index of the first cell.
 Cells = tuple[int, Texts, int]
 
 
