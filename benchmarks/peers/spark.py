@@ -37,7 +37,7 @@ OURS, JVM, ONCE = FORMATS
 _ONCE_OPTIONS = {"exactlyOnce": "true", "transactionalIdPrefix": "benchmark"}
 
 #: The seconds to start a session with its rows in memory: this, and one more per that many rows.
-_START, _SLOWEST = 180.0, 20_000
+_START, _SLOWEST = 600.0, 20_000
 #: The seconds between requesting a thread dump and killing the process, and for its end.
 _LAST_WORDS, _END = 3.0, 60.0
 

@@ -12,7 +12,7 @@ import textwrap
 from typing import Any
 
 #: How long a program may take before the test fails (seconds).
-PATIENCE = 60.0
+PATIENCE = 180.0
 
 
 #: Start of a script that forks. A child is ended by an alarm if it does not end by itself, and by
