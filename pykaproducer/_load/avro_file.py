@@ -34,8 +34,9 @@ from pykaproducer._load.encoders import (
     interval,
     plain,
 )
-from pykaproducer._load.files import SourceError
+from pykaproducer._load.names import SourceError
 from pykaproducer._load.reader import WHOLE, FilePart, FileReader, Read, batch_of
+from pykaproducer._load.stores import opened
 
 _MAGIC = b"Obj\x01"
 _SYNC = 16
@@ -59,14 +60,14 @@ class AvroReader(FileReader):
     advice = "is it a complete Avro file? (for another format, use --format)"
 
     def _read_schema(self) -> Any:
-        with open(self.path, "rb") as file:
+        with opened(self.path) as file:
             return self._header(file).schema
 
     def parts(self, size: int) -> list[FilePart]:
         if self.size <= size:
             return [WHOLE]
         found = []
-        with self.errors(), open(self.path, "rb") as file:
+        with self.errors(), opened(self.path) as file:
             header = self._header(file)
             start, first, row = header.end, 0, 0
             for block in self._blocks(file, header, WHOLE):
@@ -78,7 +79,7 @@ class AvroReader(FileReader):
 
     def _read(self, schema: Any, part: FilePart) -> Iterator[Read]:
         names = set(schema.names)
-        with open(self.path, "rb") as file:
+        with opened(self.path) as file:
             header = self._header(file)
             self._check_unchanged(header.schema)
             nodes = {name: node for name, node in header.record.fields.items() if name in names}

@@ -12,15 +12,18 @@ import pyarrow
 from pyarrow import compute, fs, ipc, parquet, types
 
 from pykaproducer._load.encoders import is_list, plain_type
-from pykaproducer._load.files import SourceError
 from pykaproducer._load.json_text import is_json
+from pykaproducer._load.names import SourceError, is_stored
 from pykaproducer._load.reader import WHOLE, FilePart, FileReader, Read, batch_of
+from pykaproducer._load.stores import StoredFile
 
 #: Maximum rows of a batch, and approximate bytes of its columns.
 _ROWS = 65_536
 _BYTES = 4 << 20
-#: Approximate bytes of the pieces in which the column chunks of a Parquet file are read.
+#: Approximate bytes of the pieces in which the column chunks of a Parquet file are read; of one in
+#: a store, where each piece is a request of some 30 ms.
 _BUFFERS = 4 << 20
+_STORED_BUFFERS = 64 << 20
 #: Approximate memory for reading one column of Parquet in batches (bytes). A row group that takes
 #: less is read as a whole, so many bytes of its columns at once.
 _COLUMN = 5 << 19
@@ -112,6 +115,10 @@ class _Columnar(FileReader):
             text = f"there are {found} rows, but {expected} according to the metadata"
             raise SourceError(f"{self.path}: {text}; write the file again")
 
+    def _file(self) -> Any:
+        """Return the file for pyarrow, which opens those of this machine itself."""
+        return StoredFile(self.path) if is_stored(self.path) else self.path
+
     @abc.abstractmethod
     def _open(self) -> Any:
         """Open the file, as a context manager."""
@@ -189,7 +196,7 @@ class ParquetReader(_Columnar):
 
     def _open(self, int96: str = "us", **options: Any) -> Any:
         return parquet.ParquetFile(
-            self.path,
+            self._file(),
             pre_buffer=False,
             coerce_int96_timestamp_unit=int96,
             page_checksum_verification=True,
@@ -198,7 +205,8 @@ class ParquetReader(_Columnar):
 
     def _select(self, file: Any, names: Sequence[str], **options: Any) -> Any:
         # Column chunks are read in pieces, and repeated values once, whatever they are together.
-        size = max(_BUFFERS // max(len(file.schema), 1), 4096)
+        buffers = _STORED_BUFFERS if is_stored(self.path) else _BUFFERS
+        size = max(buffers // max(len(file.schema), 1), 4096)
         return self._open(metadata=file.metadata, buffer_size=size, **options)
 
     def _fields(self, file: Any) -> Any:
@@ -404,7 +412,7 @@ class OrcReader(_Columnar):
         # Reads less than a stripe at a time. Imported here, as it takes 46 MB.
         from pyarrow import dataset
 
-        fragment = dataset.OrcFileFormat().make_fragment(self.path, fs.LocalFileSystem())
+        fragment = dataset.OrcFileFormat().make_fragment(self._file(), fs.LocalFileSystem())
         with self._open() as file:
             names = self._names(file, schema)
             with self._damage(file, range(self._count(file)), names):
@@ -430,7 +438,7 @@ class OrcReader(_Columnar):
     def _open(self) -> Any:
         from pyarrow import orc  # some builds of pyarrow lack ORC
 
-        return contextlib.nullcontext(orc.ORCFile(self.path))
+        return contextlib.nullcontext(orc.ORCFile(self._file()))
 
     def _fields(self, file: Any) -> Any:
         return file.schema
@@ -473,7 +481,8 @@ class ArrowReader(_Columnar):
     group = "record batch"
 
     def _open(self) -> Any:
-        return pyarrow.OSFile(self.path)
+        file = self._file()
+        return pyarrow.OSFile(file) if isinstance(file, str) else file
 
     def _select(self, file: Any, names: Sequence[str]) -> Any:
         file.seek(0)

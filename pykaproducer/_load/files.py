@@ -1,5 +1,7 @@
 """The files of a source: a file, a directory or a pattern, and the format of each file.
 
+They are files of this machine, or objects of a store (:mod:`pykaproducer._load.stores`).
+
 A directory is read recursively, in the order of file names. Files and directories whose name begins
 with ``.`` or ``_`` are skipped. Directories named ``NAME=VALUE`` add a column. A directory that is
 a table is refused.
@@ -9,12 +11,12 @@ from __future__ import annotations
 
 import glob
 import os
-import pathlib
-import re
 import stat
 import urllib.parse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
+from pykaproducer._load.names import SourceError, is_stored, is_uri
 
 _SUFFIXES = {
     ".parquet": "parquet",
@@ -44,14 +46,6 @@ _NULL = "__HIVE_DEFAULT_PARTITION__"
 Partition = tuple[tuple[str, str | None], ...]
 
 
-class SourceError(Exception):
-    """A source cannot be opened, or cannot be read to its end.
-
-    The text names the file, the row if it is known, and what to do. Batches read before the error
-    stay valid.
-    """
-
-
 @dataclass(frozen=True)
 class File:
     """A file of a source, and the columns from its directories."""
@@ -78,17 +72,6 @@ class Options:
     whole_lines: bool = False
 
 
-def is_uri(name: str) -> bool:
-    """Return whether *name* is a URI, whose file system only Spark reads."""
-    return re.match(r"\w\w+://", name) is not None
-
-
-def is_pipe(name: str) -> bool:
-    """Return whether *name* is standard input, a pipe or a device, which can be read only once."""
-    is_other = os.path.exists(name) and not (os.path.isfile(name) or os.path.isdir(name))
-    return name == "-" or is_other
-
-
 def files_of(name: str) -> list[File]:
     """Return the files that a name stands for.
 
@@ -96,7 +79,12 @@ def files_of(name: str) -> list[File]:
         SourceError: there are none, or they are the files of a table.
     """
     if is_uri(name):
-        raise SourceError(f"{name}: URIs can only be read with --spark; give a local file")
+        raise SourceError(
+            f"{name}: can only be read with --spark MASTER; without it, give a file, or a name "
+            f"that begins with s3://, gs:// or abfs://"
+        )
+    if is_stored(name):
+        return _stored_files(name)
     if os.path.isdir(name):
         files = _files_below(name)
     elif name == "-" or os.path.exists(name):
@@ -109,7 +97,22 @@ def files_of(name: str) -> list[File]:
             files += _files_below(each, may_be_empty=True) if os.path.isdir(each) else [File(each)]
         if not files:
             raise SourceError(f"{name}: no file matches")
-    _refuse_tables(files)
+    _refuse_tables(files, _has)
+    return files
+
+
+def _stored_files(name: str) -> list[File]:
+    """Return the files that a name in a store stands for."""
+    from pykaproducer._load.stores import Listing
+
+    listing, files = Listing(name), []
+    for path, top in listing.files():
+        inside = path[len(top) :].lstrip("/").split("/")
+        if not any(map(_is_hidden, inside)):
+            files.append(File(path, _partition("/".join(inside[:-1]))))
+    if not files:
+        raise SourceError(f"{name}: there is no such file, directory or pattern, or no file in it")
+    _refuse_tables(files, listing.has)
     return files
 
 
@@ -161,22 +164,29 @@ _TABLES = (
 )
 
 
-def _refuse_tables(files: Sequence[File]) -> None:
+def _refuse_tables(files: Sequence[File], has: Callable[[str, str], bool]) -> None:
     """Raise SourceError if a directory above one of *files*, or what it links to, is a table.
 
     Not all of its files are rows of the table: others were deleted, replaced, or not committed.
     """
     seen: set[str] = set()
     for way in {os.path.dirname(each.path) for each in files if each.path != "-"}:
-        for above in map(pathlib.Path, (os.path.abspath(way), os.path.realpath(way))):
-            seen |= {str(above), *map(str, above.parents)}
+        ways = [way] if is_stored(way) else [os.path.abspath(way), os.path.realpath(way)]
+        for above in ways:
+            while above not in seen and is_stored(above) == is_stored(way):
+                seen.add(above)
+                above = os.path.dirname(above)
     for where in sorted(seen):
         for mark, what, query in _TABLES:
-            if glob.glob(os.path.join(glob.escape(where), mark)):
+            if has(where, mark):
                 raise SourceError(
                     f"{where}: is {what}, and files of it may be deleted or uncommitted; read it "
                     f"with --spark MASTER --format sql '{query.format(where)}'"
                 )
+
+
+def _has(where: str, mark: str) -> bool:
+    return bool(glob.glob(os.path.join(glob.escape(where), mark)))
 
 
 def _is_hidden(name: str) -> bool:

@@ -11,7 +11,8 @@ from pykaproducer._load import json_text
 from pykaproducer._load.avro_file import AvroReader
 from pykaproducer._load.columnar import ArrowReader, OrcReader, ParquetReader
 from pykaproducer._load.encoders import EncodingError, add_fields, twice_named
-from pykaproducer._load.files import File, Options, SourceError, delimiter_of, is_pipe
+from pykaproducer._load.files import File, Options, delimiter_of
+from pykaproducer._load.names import SourceError, is_pipe
 from pykaproducer._load.reader import FileReader
 from pykaproducer._load.streams import is_utf8
 from pykaproducer._load.text import CsvReader, JsonLinesReader

@@ -16,7 +16,9 @@ from typing import Any, NamedTuple
 import pyarrow
 
 from pykaproducer._load.encoders import conform
-from pykaproducer._load.files import Partition, SourceError
+from pykaproducer._load.files import Partition
+from pykaproducer._load.names import SourceError
+from pykaproducer._load.stores import size_of
 
 
 class FilePart(NamedTuple):
@@ -62,7 +64,7 @@ class FileReader(abc.ABC):
         self.path = path
         self.partition = partition
         with self.errors():
-            self.size = 0 if path == "-" else os.stat(path).st_size
+            self.size = 0 if path == "-" else size_of(path)
             # Without the columns from its directories. None if the file is empty: no columns.
             self.schema = self._read_schema()
 
@@ -125,7 +127,7 @@ class FileReader(abc.ABC):
 
     def _check_unchanged(self, schema: Any) -> None:
         """Raise SourceError if the file, now with the columns *schema*, is another than before."""
-        if schema != self.schema or os.stat(self.path).st_size != self.size:
+        if schema != self.schema or size_of(self.path) != self.size:
             raise SourceError(f"{self.path}: changed while it was read; load it again")
 
     @abc.abstractmethod

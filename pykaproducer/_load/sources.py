@@ -19,7 +19,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pykaproducer._load.files import FORMATS, Options, SourceError, files_of, format_of
+from pykaproducer._load.files import FORMATS, Options, files_of, format_of
+from pykaproducer._load.names import SourceError, is_stored
 
 if TYPE_CHECKING:
     from pykaproducer._load.reader import FilePart, FileReader
@@ -149,7 +150,8 @@ def open_source(names: Sequence[str], options: Options | None = None) -> LoadSou
         raise SourceError(f"unknown format {options.format!r}; use one of {', '.join(FORMATS)}")
     files = list(itertools.chain.from_iterable(files_of(name) for name in names))
     seen: set[str] = set()
-    for real, file in ((os.path.realpath(file.path), file) for file in files):
+    for file in files:
+        real = file.path if is_stored(file.path) else os.path.realpath(file.path)
         if real in seen:
             raise SourceError(f"{file.path}: this file is in the source twice; name it once")
         seen.add(real)

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import pyarrow
 
-from pykaproducer._load.files import SourceError
+from pykaproducer._load.names import SourceError
 from pykaproducer._load.reader import FilePart
 
 #: Bytes of text that are read at once.

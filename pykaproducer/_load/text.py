@@ -9,7 +9,6 @@ by block. Nothing is converted: a CSV cell is text, a member of a JSON object a 
 from __future__ import annotations
 
 import contextlib
-import io
 import itertools
 import json
 import os
@@ -21,9 +20,11 @@ from pyarrow import compute
 
 from pykaproducer._load._scan import CsvScan, JsonScan, ScanError
 from pykaproducer._load.encoders import TEXT
-from pykaproducer._load.files import COMPRESSIONS, Partition, SourceError, is_pipe
+from pykaproducer._load.files import COMPRESSIONS, Partition
 from pykaproducer._load.json_text import JSON, fields_of, large_string, of_text
+from pykaproducer._load.names import SourceError, is_pipe
 from pykaproducer._load.reader import WHOLE, FilePart, FileReader, Read, batch_of
+from pykaproducer._load.stores import opened
 from pykaproducer._load.streams import (
     CONTENT_ERRORS,
     Blocks,
@@ -64,7 +65,7 @@ class _Text(FileReader):
         """Open the file. Yield the blocks, and the file, whose position shows progress."""
         with contextlib.ExitStack() as stack:
             if self._pipe is None:
-                file: Any = io.FileIO(self.path)
+                file: Any = opened(self.path)
             else:
                 file = self._pipe.first() if first else self._pipe.second()
                 if first:
@@ -118,7 +119,7 @@ class _Text(FileReader):
     def _lines_before(self, position: int) -> int:
         if not position:
             return 0
-        with open(self.path, "rb") as file:
+        with opened(self.path) as file:
             count = 0
             while position > 0 and (data := file.read(min(position, 1 << 20))):
                 count += data.count(b"\n")

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from pykaproducer._errors.formatting import counted
-from pykaproducer._load.files import is_uri
+from pykaproducer._load.names import is_uri
 from pykaproducer._load.sources import LoadSource
 from pykaproducer._load.summary import Summary
 from pykaproducer._load.writer import Interrupted
@@ -29,7 +29,7 @@ def dry_run(options: argparse.Namespace) -> int:
     if options.format in QUERIES:
         raise UserError(f"--dry-run: reads files, not --format {options.format}")
     for name in filter(is_uri, options.source):
-        raise UserError(f"--dry-run: reads local files, not {name}")
+        raise UserError(f"--dry-run: reads files, not {name}, which only Spark reads")
     source = files_of(options)
     mapping = selection_of(options, source.schema)
     _print_columns(source)

@@ -7,7 +7,8 @@ import time
 from typing import Any
 
 from pykaproducer._config.file_contents import with_contents
-from pykaproducer._load.files import SourceError, format_of, is_pipe, is_uri
+from pykaproducer._load.files import format_of
+from pykaproducer._load.names import SourceError, is_pipe, is_uri
 from pykaproducer._load.sources import LoadSource
 from pykaproducer.cli._load_plan import (
     QUERIES,
@@ -68,7 +69,7 @@ def _files(options: argparse.Namespace) -> LoadSource:
 
 def _reading(load: Any, options: argparse.Namespace) -> Any:
     if not all(map(is_uri, options.source)) and options.format not in QUERIES:
-        raise UserError("load: give either URIs, which Spark reads, or local files")
+        raise UserError("load: give either URIs that only Spark reads (s3a://, hdfs://), or files")
     given = {
         "--encoding": options.encoding != "utf-8",
         "--infer-types": options.infer_types,

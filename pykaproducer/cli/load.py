@@ -38,8 +38,8 @@ examples:
       --select "key=id, value=avro(*, 'event.avsc'), timestamp=at"
   pykaproducer load lost -t events --select ...
                                         send the rejected rows again
-  pykaproducer load s3://bucket/events -t events --format parquet \\
-      --spark spark://master:7077
+  pykaproducer load s3://bucket/events/ -t events
+                                        also gs:// and abfs://, and with --spark
   pykaproducer load 'SELECT * FROM sales' --format sql -t sales \\
       --spark local[*]
   spark-submit $(pykaproducer load --script) events.parquet -t events
@@ -157,7 +157,8 @@ def _add_source(parser: argparse.ArgumentParser) -> None:
         "source",
         nargs="*",
         metavar="SOURCE",
-        help="file, directory or pattern; with --format table or sql, the table or the query",
+        help="file, directory or pattern, here or in an object store; with --format table or sql, "
+        "the table or the query",
     )
     parser.add_argument(
         "--format",

@@ -19,8 +19,8 @@ from pyspark import TaskContext
 
 from pykaproducer._load._scan import VERBATIM, JsonScan, ScanError, Texts, write_rows
 from pykaproducer._load.encoders import TEXT
-from pykaproducer._load.files import SourceError
 from pykaproducer._load.json_text import merge
+from pykaproducer._load.names import SourceError
 from pykaproducer._load.rejects import Origin
 from pykaproducer._load.text import VALUE, json_batches, json_remedy, json_schema
 

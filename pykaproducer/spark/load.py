@@ -2,7 +2,7 @@
 
 They read files themselves, as the embedded load does (``_load/sources.py``): Spark distributes the
 parts of the files by name, so every machine must see the files under these names. Only tables,
-queries and URIs are read by Spark.
+queries, and URIs that pyarrow cannot read, are read by Spark.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ from pykaproducer._exactly_once.errors import ExactlyOnceError
 from pykaproducer._exactly_once.rows import RowCount
 from pykaproducer._exactly_once.setup import WriteKind
 from pykaproducer._exactly_once.task import TaskPlace
-from pykaproducer._load.files import SourceError, delimiter_of, format_of
+from pykaproducer._load.files import delimiter_of, format_of
 from pykaproducer._load.job import Job
+from pykaproducer._load.names import SourceError
 from pykaproducer._load.refused import RowsRefusedError
 from pykaproducer._load.rejects import Origin
 from pykaproducer._load.sources import LoadSource, SourcePart, columns_of

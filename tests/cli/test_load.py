@@ -274,7 +274,10 @@ def test_a_file_that_breaks_in_the_middle_loses_nothing_before(
         (["--delimiter", r"\y"], r"--delimiter \y: \y is not an escape sequence; there are"),
         (["-t", "no topic"], "-t: topic 'no topic' is not a topic name"),
         (["/no/such/file.csv"], "/no/such/file.csv: no such file"),
-        (["s3a://b/x", "--dry-run"], "--dry-run: reads local files, not s3a://b/x"),
+        (
+            ["s3a://b/x", "--dry-run"],
+            "--dry-run: reads files, not s3a://b/x, which only Spark reads",
+        ),
     ],
 )
 def test_a_mistake_is_told_before_anything_is_sent(

@@ -520,7 +520,7 @@ def test_an_empty_file_among_others_has_no_rows(there: pathlib.Path) -> None:
         ("nowhere.csv", "nowhere.csv: no such file or directory"),
         ("no*.csv", "no*.csv: no file matches"),
         ("empty", "empty: the directory contains no files"),
-        ("s3://bucket/x.parquet", "URIs can only be read with --spark"),
+        ("s3a://bucket/x.parquet", "can only be read with --spark MASTER"),
     ],
 )
 def test_nothing_is_there(there: pathlib.Path, name: str, said: str) -> None:

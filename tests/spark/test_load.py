@@ -19,8 +19,10 @@ from pyarrow import parquet
 from pykaproducer.cli import main
 from pykaproducer.cli.common import human_bytes
 from pykaproducer.testing import KafkaCluster
+from tests._support import s3
 from tests._support.fixtures.spark import spark_environment
 from tests._support.pairs import partly
+from tests._support.s3 import s3_port  # noqa: F401
 from tests.load.truth import values as rows_of
 from tests.transactions.helper import read
 
@@ -392,6 +394,38 @@ def test_workers_on_this_machine_run_the_python_of_the_command(
     )
     assert done.returncode == 0, done.stderr.decode()[-5000:]
     assert values(cluster, topic) == [b"a", b"b"]
+
+
+def test_objects_of_a_store_are_read_by_both_engines(
+    cluster: KafkaCluster,
+    topic: str,
+    tmp_path: pathlib.Path,
+    s3_port: int,  # noqa: F811
+) -> None:
+    environment = {**os.environ, **spark_environment(), **s3.environment(s3_port)}
+    (tmp_path / "day=1").mkdir()
+    (tmp_path / "day=1" / "a.jsonl").write_text('{"n": 1.0}\n{"n":2}\n')
+    parquet.write_table(pyarrow.table({"n": [3.0]}), tmp_path / "b.parquet")
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in s3.environment(s3_port).items():
+            patch.setenv(name, value)
+        s3.put(topic, tmp_path)
+    found = []
+    for engine, arguments in {"here": [], "spark": ["--spark", "local[1]"]}.items():
+        cluster.create_topic(f"{topic}-{engine}")
+        words = ["-m", "pykaproducer", "load", f"s3://{topic}", "-t", f"{topic}-{engine}"]
+        servers = ["--bootstrap-servers", cluster.bootstrap_servers, "--select", "value=json(*)"]
+        done = subprocess.run(
+            [sys.executable, *words, *servers, *arguments],
+            env=environment,
+            capture_output=True,
+            timeout=SOON,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr.decode()[-5000:]
+        found.append(sorted(values(cluster, f"{topic}-{engine}")))
+    assert found[0] == found[1]
+    assert len(found[0]) == 3
 
 
 def once(topic: str, *arguments: str) -> list[str]:

@@ -1,0 +1,30 @@
+"""Names of sources: whose file system they are in, and the error that begins with one."""
+
+from __future__ import annotations
+
+import os
+import re
+
+
+class SourceError(Exception):
+    """A source cannot be opened, or cannot be read to its end.
+
+    The text names the file, the row if it is known, and what to do. Batches read before the error
+    stay valid.
+    """
+
+
+def is_stored(name: str) -> bool:
+    """Return whether *name* is in an object store."""
+    return re.match(r"(?:s3|gs|abfss?)://", name) is not None
+
+
+def is_uri(name: str) -> bool:
+    """Return whether *name* is a URI, whose file system only Spark reads."""
+    return re.match(r"\w\w+://", name) is not None and not is_stored(name)
+
+
+def is_pipe(name: str) -> bool:
+    """Return whether *name* is standard input, a pipe or a device, which can be read only once."""
+    is_other = os.path.exists(name) and not (os.path.isfile(name) or os.path.isdir(name))
+    return name == "-" or is_other

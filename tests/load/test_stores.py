@@ -1,0 +1,201 @@
+"""Files of an object store: what a name stands for, the same rows, and the store's errors."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any
+
+import fastavro
+import pyarrow
+import pytest
+from pyarrow import csv, feather, orc, parquet
+
+from pykaproducer._load.sources import Options, SourceError, open_source
+from tests._support import s3
+from tests._support.s3 import s3_port  # noqa: F401
+
+pytestmark = pytest.mark.scripted
+
+TABLE = pyarrow.table(
+    {"id": range(3000), "name": ["ä", '"', "%20 b"] * 1000, "part": [b"x" * 700] * 3000}
+)
+
+
+def write(path: pathlib.Path, table: Any = TABLE) -> None:
+    """Write a file in the format of its suffix."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".parquet":
+        parquet.write_table(table, path, row_group_size=1000)
+    elif path.suffix == ".orc":
+        orc.write_table(table, path)
+    elif path.suffix == ".arrow":
+        feather.write_feather(table, path, compression="uncompressed")
+    elif path.suffix == ".avro":
+        fields = [
+            {"name": "id", "type": "long"},
+            {"name": "name", "type": "string"},
+            {"name": "part", "type": "bytes"},
+        ]
+        schema = fastavro.parse_schema({"type": "record", "name": "Row", "fields": fields})
+        with path.open("wb") as file:
+            fastavro.writer(file, schema, table.to_pylist())
+    elif path.suffix == ".csv":
+        csv.write_csv(table.drop_columns("part"), path)
+    else:
+        rows = table.drop_columns("part").to_pylist()
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def rows(*names: str, size: int | None = None, **options: Any) -> list[tuple[str, dict[str, Any]]]:
+    """Return all rows, each with the last part of the name of its file."""
+    source = open_source(names, Options(**options))
+    parts = source.parts(size) if size else source.parts(1 << 40)
+    return [
+        (found.file.partition(",")[0].rpartition("/")[2], row)
+        for part in parts
+        for found in part.batches(source.schema)
+        for row in found.batch.to_pylist()
+    ]
+
+
+@pytest.fixture
+def store(
+    s3_port: int,  # noqa: F811
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> str:
+    """Return the name of a bucket that does not exist yet; programs find its store."""
+    for name, value in s3.environment(s3_port).items():
+        monkeypatch.setenv(name, value)
+    return f"b{abs(hash(request.node.nodeid)):x}"
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "orc", "arrow", "avro", "csv", "jsonl"])
+def test_the_rows_are_those_of_the_same_files_here(
+    suffix: str, store: str, tmp_path: pathlib.Path
+) -> None:
+    for name in ("b 1%20", "a", "c/day=1/d"):
+        write(tmp_path / f"{name}.{suffix}")
+    s3.put(store, tmp_path)
+    expected = rows(str(tmp_path))
+    assert len(expected) == 9000
+    assert rows(f"s3://{store}") == expected
+    assert rows(f"s3://{store}/", size=50_000) == rows(str(tmp_path), size=50_000) == expected
+
+
+def test_compressed_and_encoded_text(store: str, tmp_path: pathlib.Path) -> None:
+    import gzip
+    import lzma
+
+    text = "id,name\r\n1,ä\r\n"
+    (tmp_path / "a.csv.gz").write_bytes(gzip.compress(text.encode("utf-16")))
+    (tmp_path / "b.csv.xz").write_bytes(lzma.compress(text.encode("utf-16")))
+    s3.put(store, tmp_path)
+    expected = [(name, {"id": "1", "name": "ä"}) for name in ("a.csv.gz", "b.csv.xz")]
+    assert rows(f"s3://{store}", encoding="utf-16") == expected
+
+
+NAMES = [
+    "top.csv",
+    "d/a.csv",
+    "d/b[1].csv",
+    "d/.hidden.csv",
+    "d/_SUCCESS",
+    "d/_x/c.csv",
+    "d/year=2024/q=a%2Fb/e.csv",
+    "d/year=2023/q=__HIVE_DEFAULT_PARTITION__/f.csv",
+    "dd/g.csv",
+]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "d",
+        "d/",
+        "top.csv",
+        "d/b[1].csv",
+        "d/_x",
+        "d/*.csv",
+        "d/[ab].csv",
+        "d*",
+        "d/**/*.csv",
+        "*/year=*",
+        "d/.hid*",
+        "d/year=202?/*/*",
+    ],
+)
+def test_names_stand_for_the_same_files_as_here(
+    name: str, store: str, tmp_path: pathlib.Path
+) -> None:
+    for each in NAMES:
+        path = tmp_path / each
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"n\n{each}\n")
+    s3.put(store, tmp_path)
+    assert rows(f"s3://{store}/{name}") == rows(f"{tmp_path}/{name}")
+
+
+@pytest.mark.parametrize("name", ["none.csv", "none/", "*.parquet", "e/*"])
+def test_a_name_that_stands_for_nothing(name: str, store: str, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "a.csv").write_text("n\n1\n")
+    s3.put(store, tmp_path)
+    with pytest.raises(SourceError, match="there is no such file, directory or pattern"):
+        rows(f"s3://{store}/{name}")
+
+
+@pytest.mark.parametrize(
+    ("mark", "what"),
+    [
+        ("_delta_log/0.json", "a Delta table"),
+        (".hoodie/hoodie.properties", "a Hudi table"),
+        ("metadata/v1.metadata.json", "an Iceberg table"),
+        ("_spark_metadata/0", "the output of a Spark stream"),
+    ],
+)
+@pytest.mark.parametrize("name", ["", "t", "t/x/a.csv", "t/x", "*/x/*.csv", "t/*/a.csv"])
+def test_files_of_a_table_are_refused(
+    mark: str, what: str, name: str, store: str, tmp_path: pathlib.Path
+) -> None:
+    for each in ("t/x/a.csv", f"t/{mark}"):
+        (tmp_path / each).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / each).write_text("n\n1\n")
+    s3.put(store, tmp_path)
+    with pytest.raises(SourceError) as caught:
+        rows(f"s3://{store}/{name}")
+    assert f"s3://{store}/t: is {what}" in str(caught.value)
+
+
+def test_a_table_beside_the_files_is_none_of_theirs(store: str, tmp_path: pathlib.Path) -> None:
+    for each in ("t/x/a.csv", "u/_delta_log/0.json", "t/a.csv"):
+        (tmp_path / each).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / each).write_text("n\n1\n")
+    s3.put(store, tmp_path)
+    assert len(rows(f"s3://{store}/*/*.csv")) == 1
+
+
+def test_a_bucket_that_does_not_exist(store: str) -> None:
+    with pytest.raises(SourceError) as caught:
+        rows(f"s3://{store}/x.csv")
+    assert str(caught.value).startswith(f"s3://{store}/x.csv: ")
+
+
+def test_a_password_in_the_name_is_refused_and_not_shown() -> None:
+    with pytest.raises(SourceError, match="in the environment") as caught:
+        rows("s3://key:secret@bucket/x.csv")
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "orc", "arrow", "avro", "csv", "jsonl"])
+def test_an_object_that_vanishes_while_it_is_read(
+    suffix: str, store: str, tmp_path: pathlib.Path
+) -> None:
+    write(tmp_path / f"a.{suffix}")
+    s3.put(store, tmp_path)
+    source = open_source([f"s3://{store}/a.{suffix}"], Options())
+    s3.system().delete_file(f"{store}/a.{suffix}")
+    with pytest.raises(SourceError) as caught:
+        list(source.batches())
+    assert str(caught.value) == f"s3://{store}/a.{suffix}: no such file"
