@@ -17,6 +17,7 @@ cdef class CallerLink:
     cdef readonly int watch             # an epoll descriptor; -1: not available
     cdef int wake_event                 # wakes the caller that waits for the response
     cdef int timer                      # wakes the Bridge if the response is late
+    cdef double rings_at                # when it expires (monotonic seconds); 0: unknown
     cdef int watched                    # the socket in `watch`; -1: none
     cdef TlsStream stream               # of the connection, if it has TLS; else None
     cdef bint to_write                  # requests are to be encrypted and written
@@ -61,6 +62,7 @@ cdef class CallerLink:
         for fd in (self.watch, self.wake_event, self.timer):
             if fd >= 0:
                 close_descriptor(fd)
+        self.rings_at = 0
         self.watch = self.wake_event = self.timer = self.wakeup = -1
 
     def end(self):
@@ -367,7 +369,7 @@ cdef class CallerLink:
             self.rests_until = 0
             if self.waiting and not self.requests:
                 # Not a byte in `wakeup`: it would end what the Bridge may begin before it sees it.
-                set_timer(self.timer, 1)
+                self.set_timer(1)
 
     cdef bint is_resting(self) noexcept:
         return self.rests_until != 0 and self.rests_until > kernel_clock(0) / <double>_NS
@@ -387,7 +389,14 @@ cdef class CallerLink:
         else:
             for i in range(len(self.waiting)):
                 due = min(due, self.due(<TopicSlot>self.waiting[i], path, now))
-        set_timer(self.timer, 0 if due == _NEVER else max(1, <int64_t>((due - now) * _NS)))
+        if now < self.rings_at <= due < _NEVER:
+            return                      # set then: a system call less for each message
+        self.set_timer(0 if due == _NEVER else max(1, <int64_t>((due - now) * _NS)))
+
+    cdef void set_timer(self, int64_t ns) noexcept:
+        """Have the timer expire after *ns*; 0: not at all."""
+        self.rings_at = (kernel_clock(0) + ns) / <double>_NS if ns else 0
+        set_timer(self.timer, ns)
 
     cdef double due(self, TopicSlot slot, CallerPath path, double now) noexcept:
         """Return when the messages of *slot*, which waits, are to be sent."""
@@ -405,7 +414,7 @@ cdef class CallerLink:
         """Have the messages that linger in their slots sent."""
         if self.waiting:
             self.lingering_ended = kernel_clock(0) / <double>_NS
-            set_timer(self.timer, 1)
+            self.set_timer(1)
 
     def settle(self):
         """Settle the oldest request if its response is here and confirms it. For the Bridge.
@@ -519,7 +528,7 @@ cdef class CallerLink:
         if self.waiting and self.is_resting():
             rest = max(1, <int64_t>(self.rests_until * _NS) - kernel_clock(0))
         if self.timer >= 0:
-            set_timer(self.timer, rest)
+            self.set_timer(rest)
 
     cdef void hand_over(self, bint wake) noexcept:
         """Give the requests to the stages. The Bridge adopts them when it runs next.

@@ -49,7 +49,7 @@ cdef bint leave_to_bridge(TopicSlot slot) except -1:
     if path is None or path.link.fd < 0 or not wait_for_turn(slot, path):
         return False
     slot.last_path = path
-    set_timer(path.link.timer, _LARGE_WAITS_NS)
+    path.link.set_timer(_LARGE_WAITS_NS)
     return True
 
 
