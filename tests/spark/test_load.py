@@ -164,19 +164,31 @@ def _sorted_members(text: bytes) -> str:
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("place", "content", "told"),
     [
-        (b'{"a":1}\n{"a":"\xff"}\n', "Spark partition 0: line 2, byte 7: the text is not UTF-8"),
-        (b'{"a":1}\n{"value":1}\n', "without --select, either all lines have it"),
-        (b'\n{"a":"\xff"}\n', "not blank: line 1, byte 7: the text is not UTF-8; convert the file"),
         (
+            "rows.jsonl",
+            b'{"a":1}\n{"a":"\xff"}\n',
+            "Spark partition 0: line 2, byte 7: the text is not UTF-8",
+        ),
+        ("rows.jsonl", b'{"a":1}\n{"value":1}\n', "without --select, either all lines have it"),
+        (
+            "rows.jsonl",
+            b'\n{"a":"\xff"}\n',
+            "not blank: line 1, byte 7: the text is not UTF-8; convert the file",
+        ),
+        (
+            "rows.jsonl",
             b"[1]\n",
             "the first line that is not blank: line 1, byte 1: the line is not a JSON object",
         ),
-        (b"\n \n", "empty: there are no columns"),
+        ("rows.jsonl", b"\n \n", "empty: there are no columns"),
+        ("day=1/rows.jsonl", b"{}\n", "the directory day=1 is a column, which lines have not"),
+        ("rows.jsonl.xz", b"{}\n", "rows.jsonl.xz: Spark cannot decompress it; decompress it"),
     ],
 )
-def test_what_is_no_json_lines_is_refused(
+def test_uris_without_json_lines_that_spark_reads_are_refused(
+    place: str,
     content: bytes,
     told: str,
     spark: Any,
@@ -186,34 +198,12 @@ def test_what_is_no_json_lines_is_refused(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     cluster.create_topic(topic)
-    (tmp_path / "rows.jsonl").write_bytes(content)
-    assert load(cluster, topic, (tmp_path / "rows.jsonl").as_uri()) == 1
+    (tmp_path / place).parent.mkdir(exist_ok=True)
+    (tmp_path / place).write_bytes(content)
+    assert load(cluster, topic, tmp_path.as_uri(), "--format", "jsonl") == 1
     said = capsys.readouterr().err
     assert told in said
     assert "Traceback" not in said
-
-
-@pytest.mark.parametrize(
-    ("place", "told"),
-    [
-        ("day=1/rows.jsonl", "the directory day=1 is a column, which lines have not"),
-        ("rows.jsonl.xz", "rows.jsonl.xz: Spark cannot decompress it; decompress it first"),
-    ],
-)
-def test_files_that_spark_reads_otherwise_are_refused(
-    place: str,
-    told: str,
-    spark: Any,
-    cluster: KafkaCluster,
-    topic: str,
-    tmp_path: pathlib.Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    cluster.create_topic(topic)
-    (tmp_path / place).parent.mkdir(exist_ok=True)
-    (tmp_path / place).write_bytes(b"{}\n")
-    assert load(cluster, topic, tmp_path.as_uri(), "--format", "jsonl") == 1
-    assert told in capsys.readouterr().err
 
 
 @pytest.mark.full
