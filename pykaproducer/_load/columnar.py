@@ -237,9 +237,8 @@ class ParquetReader(_Columnar):
             reader = self._select(reader, names, read_dictionary=repeated)
         done = 0
         for batch in _batches(reader, group, names):
-            for part, share in _slices(batch):
-                yield part, (done + share * batch.num_rows) / max(metadata.num_rows, 1)
             done += batch.num_rows
+            yield batch, done / max(metadata.num_rows, done)
         self._check_rows(done, metadata.num_rows)
 
     def _check_int96(self, reader: Any, group: int, names: Sequence[str], row: int) -> None:
@@ -265,9 +264,10 @@ class ParquetReader(_Columnar):
 def _batches(reader: Any, group: int, names: Sequence[str]) -> Iterator[Any]:
     metadata = reader.metadata.row_group(group)
     size = metadata.total_byte_size
-    at_once = _rows_at_once(metadata.num_rows, size, len(names))
     if size > len(names) * _COLUMN:
-        yield from reader.iter_batches(at_once, [group], names)
+        at_once = _rows_at_once(metadata.num_rows, size, len(names))
+        for batch in reader.iter_batches(at_once, [group], names):
+            yield from (part for part, _ in _slices(batch))
         return
     # Reading columns together needs more memory than the group has in it.
     columns: dict[str, Any] = {}
@@ -277,7 +277,8 @@ def _batches(reader: Any, group: int, names: Sequence[str]) -> Iterator[Any]:
         table = reader.read_row_group(group, wanted, use_threads=False)
         # With a column a.b comes the field b of a column a.
         columns |= {name: table[name] for name in wanted}
-    *slices, last = pyarrow.table(columns).to_batches(at_once) or [None]
+    batches = pyarrow.table(columns).to_batches()
+    *slices, last = [part for batch in batches for part, _ in _slices(batch)] or [None]
     yield from slices
     if last is not None:
         # A copy, as the slice is still in use, and would keep the group, while the next is read.

@@ -34,6 +34,9 @@ class FilePart(NamedTuple):
     first_row: int = 0
 
 
+#: Maximum number of columns that are exchanged one by one, which copies the list of all.
+_FEW = 50
+
 #: A file that is read at once.
 WHOLE = FilePart(0, None)
 
@@ -67,6 +70,8 @@ class FileReader(abc.ABC):
             self.size = 0 if path == "-" else size_of(path)
             # Without the columns from its directories. None if the file is empty: no columns.
             self.schema = self._read_schema()
+        # Batches lack the names of JSON's nested members, which columns have as metadata.
+        self._has_metadata = any(field.metadata for field in self.schema or ())
 
     def parts(self, size: int) -> list[FilePart]:
         """Return the parts of about *size* bytes that the file can be read in, in order."""
@@ -90,28 +95,38 @@ class FileReader(abc.ABC):
         self, batch: Any, schema: Any, constants: dict[str, str | None], row: int
     ) -> Any:
         """Return *batch*, which begins at *row*, with exactly the columns of *schema*."""
-        same = batch.schema == schema
-        columns = batch.columns if same else []
+        if batch.schema.names == schema.names and not self._has_metadata:
+            is_same = batch.schema == schema
+            pairs = () if is_same else enumerate(zip(batch.schema, schema, strict=True))
+            others = [place for place, (own, wanted) in pairs if own != wanted]
+            if len(others) <= _FEW:
+                for place in others:
+                    column = self._conformed(batch.column(place), schema.field(place), row)
+                    batch = batch.set_column(place, schema.field(place), column)
+                return batch
+        columns = []
         found = dict(zip(batch.schema.names, batch.columns, strict=True))
-        for each in () if same else schema:
+        for each in schema:
             if each.name in constants:
                 value = pyarrow.scalar(constants[each.name], pyarrow.string())
                 column = pyarrow.repeat(value, batch.num_rows)
             elif each.name in found:
-                try:
-                    column = conform(found[each.name], each.type)
-                except pyarrow.ArrowInvalid as error:
-                    raise SourceError(
-                        f"{self.path}: rows {row} to {row + batch.num_rows - 1}, column "
-                        f"{each.name}: {error}; its type in other files is another: load the file "
-                        f"separately"
-                    ) from None
+                column = self._conformed(found[each.name], each, row)
             else:
                 column = pyarrow.nulls(batch.num_rows, each.type)
             columns.append(column)
         if not columns:
             return batch.select([])
         return pyarrow.RecordBatch.from_arrays(columns, schema=schema)
+
+    def _conformed(self, column: Any, field: Any, row: int) -> Any:
+        try:
+            return conform(column, field.type)
+        except pyarrow.ArrowInvalid as error:
+            raise SourceError(
+                f"{self.path}: rows {row} to {row + len(column) - 1}, column {field.name}: "
+                f"{error}; its type in other files is another: load the file separately"
+            ) from None
 
     @contextlib.contextmanager
     def errors(self) -> Iterator[None]:
