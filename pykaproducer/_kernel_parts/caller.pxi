@@ -120,6 +120,8 @@ cdef int64_t _LARGE_WAITS_NS = 50000
 cdef int64_t _LARGE_TAKES_NS = 20000000
 #: How long the Bridge waits for room when it writes a request with TLS: PATIENCE_MS of Connection.
 cdef int _BRIDGE_WAITS_MS = 20
+#: A timer that rings within this time is set anew for each request (seconds).
+cdef double _NEAR = 0.1
 #: Stands for "no timeout" of a caller (seconds).
 cdef double _NO_TIMEOUT = 3600
 #: A message with less time left is left to the stages.

@@ -62,7 +62,6 @@ cdef class CallerLink:
         for fd in (self.watch, self.wake_event, self.timer):
             if fd >= 0:
                 close_descriptor(fd)
-        self.rings_at = 0
         self.watch = self.wake_event = self.timer = self.wakeup = -1
 
     def end(self):
@@ -96,7 +95,7 @@ cdef class CallerLink:
         if self.wake_event < 0:
             self.wake_event = new_wake_event()
         if self.timer < 0 and self.watch >= 0:
-            self.timer = new_timer()
+            self.timer, self.rings_at = new_timer(), 0
             if self.timer >= 0 and begin_watch(self.watch, self.timer) != 0:
                 close_descriptor(self.timer)
                 self.timer = -1
@@ -105,7 +104,9 @@ cdef class CallerLink:
     def detach(self):
         """Forget the socket, which is about to be closed."""
         self.fd = -1
-        self.rests_until = 0            # the timer no longer wakes the Bridge
+        self.rests_until = 0
+        if self.timer >= 0:
+            self.set_timer(0)           # or it wakes the Bridge on the next connection
         if self.watched >= 0:
             end_watch(self.watch, self.watched)
             self.watched = -1
@@ -389,8 +390,9 @@ cdef class CallerLink:
         else:
             for i in range(len(self.waiting)):
                 due = min(due, self.due(<TopicSlot>self.waiting[i], path, now))
-        if now < self.rings_at <= due < _NEVER:
-            return                      # set then: a system call less for each message
+        # It rings before, and is set then. Nearer ones may be for messages that were sent since.
+        if now + _NEAR < self.rings_at <= due < _NEVER:
+            return
         self.set_timer(0 if due == _NEVER else max(1, <int64_t>((due - now) * _NS)))
 
     cdef void set_timer(self, int64_t ns) noexcept:
