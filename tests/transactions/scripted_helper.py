@@ -95,7 +95,8 @@ def error_within_bound(
 
     The clock goes no further than that, whatever the threads have done. It stands still until the
     coordinator's stage has the call, from when the bound is counted; with *answered*, until it has
-    the first answer, too.
+    the first answer, too; and at the bound, until the stage has seen that it has passed. (A caller
+    that hears nothing from a stage ends its wait itself, with an error that says less.)
     """
     limit = clock.monotonic() + BOUND + 1
     made = Call(lambda: error_of(call))
@@ -105,6 +106,7 @@ def error_within_bound(
     while made.is_alive() and clock.monotonic() < limit:
         made.join(0.005)
         clock.jump(0.25)
+        until(lambda: not made.is_alive() or (_next_due(producer) or limit) > clock.monotonic())
     assert made.error() is None, "it has not ended with an error within its bound and a second"
     error: TransactionError = made.result
     return error
