@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import io
 import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
@@ -21,9 +22,10 @@ from pykaproducer._load.stores import StoredFile
 _ROWS = 65_536
 _BYTES = 4 << 20
 #: Approximate bytes of the pieces in which the column chunks of a Parquet file are read; of one in
-#: a store, where each piece is a request of some 30 ms.
+#: a store, where each piece is a request of some 30 ms; and at least in one request.
 _BUFFERS = 4 << 20
 _STORED_BUFFERS = 64 << 20
+_STORED_BUFFER = 1 << 20
 #: Approximate memory for reading one column of Parquet in batches (bytes). A row group that takes
 #: less is read as a whole, so many bytes of its columns at once.
 _COLUMN = 5 << 19
@@ -92,6 +94,7 @@ class _Columnar(FileReader):
         try:
             yield
         except (OSError, pyarrow.ArrowException) as error:
+            self._raise_failures()
             if isinstance(error, OSError) and error.errno is not None:
                 raise
             each = ((group, name) for group in groups for name in names)
@@ -117,7 +120,9 @@ class _Columnar(FileReader):
 
     def _file(self) -> Any:
         """Return the file for pyarrow, which opens those of this machine itself."""
-        return StoredFile(self.path) if is_stored(self.path) else self.path
+        if not is_stored(self.path):
+            return self.path
+        return io.BufferedReader(StoredFile(self.path, self._failures), _STORED_BUFFER)
 
     @abc.abstractmethod
     def _open(self) -> Any:

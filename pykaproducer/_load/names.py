@@ -24,6 +24,17 @@ def is_uri(name: str) -> bool:
     return re.match(r"\w\w+://", name) is not None and not is_stored(name)
 
 
+def refuse_secrets(name: str) -> None:
+    """Raise SourceError if a URI contains a password, which errors and logs would show."""
+    scheme, _, rest = name.partition("://")
+    secrets = r"[^/]*:[^/]*@|[^?]*\?[^/]*(secret|password|token|key|sig)[^/=&]*="
+    if rest and re.match(secrets, rest, re.IGNORECASE):
+        raise SourceError(
+            f"{scheme}://...: errors and logs would show the secret in it; set the credentials in "
+            f"the environment"
+        )
+
+
 def is_pipe(name: str) -> bool:
     """Return whether *name* is standard input, a pipe or a device, which can be read only once."""
     is_other = os.path.exists(name) and not (os.path.isfile(name) or os.path.isdir(name))

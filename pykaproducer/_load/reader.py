@@ -17,8 +17,8 @@ import pyarrow
 
 from pykaproducer._load.encoders import conform
 from pykaproducer._load.files import Partition
-from pykaproducer._load.names import SourceError
-from pykaproducer._load.stores import size_of
+from pykaproducer._load.names import SourceError, is_stored
+from pykaproducer._load.stores import size_of, version_of
 
 
 class FilePart(NamedTuple):
@@ -66,7 +66,10 @@ class FileReader(abc.ABC):
     def __init__(self, path: str, partition: Partition) -> None:
         self.path = path
         self.partition = partition
+        #: Errors of the store, which pyarrow's readers may have put into errors of the content.
+        self._failures: list[SourceError] = []
         with self.errors():
+            self._version = version_of(path) if is_stored(path) else None
             self.size = 0 if path == "-" else size_of(path)
             # Without the columns from its directories. None if the file is empty: no columns.
             self.schema = self._read_schema()
@@ -86,10 +89,14 @@ class FileReader(abc.ABC):
         constants = dict(self.partition)
         own = pyarrow.schema([each for each in schema if each.name not in constants])
         row = part.first_row
+        self._failures.clear()
         with self.errors():
             for batch, position in self._read(own, part):
                 yield Read(self._completed(batch, schema, constants, row), position)
                 row += batch.num_rows
+        # What is read of an object that is replaced meanwhile is of both; an open file stays.
+        if self._version is not None and self._version != version_of(self.path):
+            raise self._changed()
 
     def _completed(
         self, batch: Any, schema: Any, constants: dict[str, str | None], row: int
@@ -134,16 +141,24 @@ class FileReader(abc.ABC):
         try:
             yield
         except (OSError, pyarrow.ArrowException, UnicodeError) as error:
+            self._raise_failures()
             reason = f"{str(error).strip()}; {self.advice}"
             # An error with an errno is the system's; the content of the file is not at fault.
             if isinstance(error, OSError) and error.errno is not None:
                 reason = os.strerror(error.errno)
             raise SourceError(f"{self.path}: {reason}") from error
 
+    def _raise_failures(self) -> None:
+        if self._failures:
+            raise self._failures[0] from None
+
     def _check_unchanged(self, schema: Any) -> None:
         """Raise SourceError if the file, now with the columns *schema*, is another than before."""
         if schema != self.schema or size_of(self.path) != self.size:
-            raise SourceError(f"{self.path}: changed while it was read; load it again")
+            raise self._changed()
+
+    def _changed(self) -> SourceError:
+        return SourceError(f"{self.path}: changed while it was read; load it again")
 
     @abc.abstractmethod
     def _read_schema(self) -> Any:

@@ -151,7 +151,9 @@ def open_source(names: Sequence[str], options: Options | None = None) -> LoadSou
     files = list(itertools.chain.from_iterable(files_of(name) for name in names))
     seen: set[str] = set()
     for file in files:
-        real = file.path if is_stored(file.path) else os.path.realpath(file.path)
+        real = file.path.replace("abfss://", "abfs://", 1)
+        if not is_stored(real):
+            real = os.path.realpath(real)
         if real in seen:
             raise SourceError(f"{file.path}: this file is in the source twice; name it once")
         seen.add(real)

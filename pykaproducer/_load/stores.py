@@ -25,6 +25,8 @@ from pykaproducer._load.names import SourceError, is_stored
 #: Bytes that are requested at once when an object is read from its beginning to its end.
 _BUFFER = 8 << 20
 
+_BUCKET = re.compile(r"[\w.-]+(@[\w.:-]+)?")
+
 
 def opened(name: str) -> BinaryIO:
     """Open a file that is read from its beginning to its end."""
@@ -33,24 +35,34 @@ def opened(name: str) -> BinaryIO:
 
 def size_of(name: str) -> int:
     """Return the size of a file (bytes)."""
-    if not is_stored(name):
-        return os.stat(name).st_size
-    with StoredFile(name) as file:
-        return file.size
+    return version_of(name)[0] if is_stored(name) else os.stat(name).st_size
+
+
+def version_of(name: str) -> tuple[int, int]:
+    """Return what distinguishes an object from another of its name: its size, and its time."""
+    with _errors(name):
+        system, path, *_ = _place(name)
+        found = system.get_file_info(path)
+        if not found.is_file:
+            raise FileNotFoundError
+        return int(found.size), int(found.mtime_ns)
 
 
 class StoredFile(io.RawIOBase):
     """An object, opened for reading.
 
-    An error of the store is a :exc:`SourceError`, and not taken for one of the content.
+    An error of the store is a :exc:`SourceError`, and not taken for one of the content. It is also
+    appended to *failures*, as it is only a part of the text of an error of Arrow's reader of ORC.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, failures: list[SourceError] | None = None) -> None:
         self._name = name
-        with _errors(name):
+        self._failures = failures
+        self._at = 0
+        with _errors(name, failures):
             system, path, *_ = _place(name)
             self._file = system.open_input_file(path)
-            self.size = int(self._file.size())
+            self._size = int(self._file.size())
 
     def readable(self) -> bool:
         """Return True."""
@@ -62,26 +74,43 @@ class StoredFile(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         """Read at the position."""
-        with _errors(self._name):
-            return int(self._file.readinto(buffer))
+        if self._at >= self._size:
+            return 0
+        with _errors(self._name, self._failures):
+            self._file.seek(self._at)
+            count = int(self._file.readinto(buffer))
+        self._at += count
+        return count
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         """Change the position."""
-        return int(self._file.seek(offset, whence))
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        return self._at
 
     def tell(self) -> int:
         """Return the position."""
-        return int(self._file.tell())
+        return self._at
+
+    def close(self) -> None:
+        """Close it."""
+        self._file.close()
+        super().close()
 
 
 @contextlib.contextmanager
-def _errors(name: str) -> Iterator[None]:
+def _errors(name: str, failures: list[SourceError] | None = None) -> Iterator[None]:
     try:
         yield
-    except FileNotFoundError:
-        raise SourceError(f"{name}: no such file") from None
-    except (OSError, ArrowException) as error:
-        raise SourceError(f"{name}: {error}") from error
+    except (OSError, ArrowException, UnicodeError) as error:
+        reason = f"{error}; rename the object, or leave it out with a pattern"
+        if isinstance(error, FileNotFoundError):
+            reason = "no such file"
+        elif isinstance(error, OSError):
+            reason = f"{error}; are credentials, region and endpoint right in the environment?"
+        failure = SourceError(f"{name}: {reason}")
+        if failures is not None:
+            failures.append(failure)
+        raise failure from error
 
 
 @functools.cache
@@ -95,11 +124,10 @@ def _place(name: str) -> tuple[Any, str, str, str]:
     """Return the file system of an object, its path there, and its bucket's name and path."""
     scheme, _, rest = name.partition("://")
     bucket, slash, key = rest.partition("/")
-    if ":" in bucket:
-        raise SourceError(
-            f"{scheme}://...: logs and errors would show the password that the name contains; set "
-            f"the store's credentials in the environment"
-        )
+    if not _BUCKET.fullmatch(bucket):
+        raise SourceError(f"{name}: {bucket!r} is not the name of a bucket or a container")
+    if not {"", ".", ".."}.isdisjoint(key.split("/")) and key:
+        raise SourceError(f"{name}: has an empty part, or one that is . or ..; leave it out")
     root = f"{scheme}://{bucket}"
     system, path = _system(root)
     return system, path + slash + key, root, path
@@ -109,32 +137,52 @@ class Listing:
     """The objects that a name in a store stands for: one, those in a directory, or a pattern's."""
 
     def __init__(self, name: str) -> None:
+        self._must_be_directory = name.endswith("/")
         with _errors(name):
             self._system, path, self._root, self._bucket = _place(name.rstrip("/"))
-            found = [self._system.get_file_info(path)]
             self._top, self._pattern = path, None
-            if found[0].type == fs.FileType.NotFound and glob.has_magic(path):
+            found = self._system.get_file_info(path)
+            if found.type == fs.FileType.NotFound and glob.has_magic(path):
                 self._top = re.split(r"[*?[]", path)[0].rpartition("/")[0]
                 self._pattern = path.split("/")
-            if found[0].type == fs.FileType.Directory or self._pattern is not None:
+            entries = [found]
+            if self._must_be_directory or self._pattern is not None or not found.is_file:
                 selector = fs.FileSelector(self._top, recursive=True, allow_not_found=True)
-                found += self._system.get_file_info(selector)
-        self._found = {each.path: each for each in found if each.type != fs.FileType.NotFound}
+                entries = self._system.get_file_info(selector)
+        self._objects = {each.path for each in entries if each.is_file}
+        # Some stores do not list directories.
+        self._directories = {each.path for each in entries if each.type == fs.FileType.Directory}
+        for each in self._objects:
+            while (each := os.path.dirname(each)) and each not in self._directories:
+                self._directories.add(each)
 
-    def files(self) -> Iterator[tuple[str, str]]:
-        """Yield names of objects, in order, each with the name that matches it or what it is in."""
-        for parts in sorted(path.split("/") for path, each in self._found.items() if each.is_file):
-            for count in range(1, len(parts) + 1):
+    def files(self) -> list[tuple[str, str]]:
+        """Return names of objects, each with the name that matches it or what it is in, in order.
+
+        Raises:
+            SourceError: an object and a directory have the same name.
+        """
+        found = []
+        for path in self._objects:
+            parts = path.split("/")
+            for count in range(1, len(parts) + (not self._must_be_directory)):
                 if self._is_meant(parts[:count]):
-                    yield self._name(parts), self._name(parts[:count])
+                    top = "/".join(parts[:count])
+                    found.append((top + "/" * self._must_be_directory, parts, path))
+                    for each in {top, path} & self._objects & self._directories:
+                        raise SourceError(
+                            f"{self._name(each)}: an object, and a directory; name its objects by "
+                            f"a pattern"
+                        )
+        return [(self._name(path), self._name(top)) for top, _, path in sorted(found)]
 
     def _is_meant(self, parts: Sequence[str]) -> bool:
         if self._pattern is None:
             return "/".join(parts) == self._top
         return _fits(parts, self._pattern)
 
-    def _name(self, parts: Sequence[str]) -> str:
-        return self._root + "/".join(parts).removeprefix(self._bucket)
+    def _name(self, path: str) -> str:
+        return self._root + path.removeprefix(self._bucket)
 
     def has(self, where: str, mark: str) -> bool:
         """Return whether a directory has *mark*: a name, or a pattern in a directory of it."""
@@ -142,15 +190,23 @@ class Listing:
         inside, _, name = f"{path}/{mark}".rpartition("/")
         if path == self._top or path.startswith(f"{self._top}/"):
             if "*" not in name:
-                return f"{path}/{mark}" in self._found
-            found = self._found if inside in self._found else {}
+                return f"{inside}/{name}" in self._directories
+            found = self._objects if inside in self._directories else set()
         else:
-            with _errors(where):
-                selector = fs.FileSelector(inside, allow_not_found=True)
-                wanted = selector if "*" in name else [f"{path}/{mark}"]
+            wanted = (
+                fs.FileSelector(inside, allow_not_found=True)
+                if "*" in name
+                else [f"{inside}/{name}"]
+            )
+            try:
                 entries = self._system.get_file_info(wanted)
-            found = {each.path: each for each in entries if each.type != fs.FileType.NotFound}
-        return any(fnmatch.filter(found, f"{glob.escape(inside)}/{name}"))
+            except OSError:  # only what is below may be listed
+                return False
+            found = {each.path for each in entries if each.type != fs.FileType.NotFound}
+        return any(
+            os.path.dirname(each) == inside and fnmatch.fnmatchcase(os.path.basename(each), name)
+            for each in found
+        )
 
 
 def _fits(parts: Sequence[str], pattern: Sequence[str]) -> bool:

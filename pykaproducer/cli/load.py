@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from pykaproducer._load.files import FORMATS
+from pykaproducer._load.names import SourceError, refuse_secrets
 from pykaproducer.cli._load_dry_run import dry_run
 from pykaproducer.cli._load_embedded import embedded
 from pykaproducer.cli._load_on_spark import on_spark
@@ -199,6 +201,8 @@ def _check(options: argparse.Namespace) -> None:
     """Reject invalid combinations of options."""
     if not options.source:
         raise UserError("load: no source given; name a file, a directory or a pattern")
+    if options.format not in QUERIES:
+        _refuse_secrets(options.source)
     if options.format in QUERIES and options.spark is None:
         raise UserError(f"--format {options.format}: requires Spark; add --spark MASTER")
     if options.stats_socket is not None and options.spark is not None:
@@ -210,6 +214,14 @@ def _check(options: argparse.Namespace) -> None:
         refuse_odd_topic("-t", options.topic)
     if options.format in QUERIES and len(options.source) > 1:
         raise UserError(f"--format {options.format}: give exactly one source, and quote it")
+
+
+def _refuse_secrets(sources: Sequence[str]) -> None:
+    try:
+        for name in sources:
+            refuse_secrets(name)
+    except SourceError as error:
+        raise UserError(str(error)) from None
 
 
 def _delimiter_of(text: str) -> str:

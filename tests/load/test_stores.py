@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import pathlib
+import threading
+import time
 from typing import Any
 
 import fastavro
 import pyarrow
 import pytest
-from pyarrow import csv, feather, orc, parquet
+from pyarrow import csv, feather, fs, orc, parquet
 
 from pykaproducer._load.sources import Options, SourceError, open_source
+from pykaproducer.cli import main
 from tests._support import s3
 from tests._support.s3 import s3_port  # noqa: F401
 
@@ -106,6 +110,7 @@ NAMES = [
     "d/year=2024/q=a%2Fb/e.csv",
     "d/year=2023/q=__HIVE_DEFAULT_PARTITION__/f.csv",
     "dd/g.csv",
+    "d-x/h.csv",
 ]
 
 
@@ -125,6 +130,9 @@ NAMES = [
         "*/year=*",
         "d/.hid*",
         "d/year=202?/*/*",
+        "*/",
+        "*/*.csv",
+        "**/*.csv",
     ],
 )
 def test_names_stand_for_the_same_files_as_here(
@@ -182,10 +190,116 @@ def test_a_bucket_that_does_not_exist(store: str) -> None:
     assert str(caught.value).startswith(f"s3://{store}/x.csv: ")
 
 
-def test_a_password_in_the_name_is_refused_and_not_shown() -> None:
-    with pytest.raises(SourceError, match="in the environment") as caught:
-        rows("s3://key:secret@bucket/x.csv")
-    assert "secret" not in str(caught.value)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "s3://key:SECRET@bucket/x.csv",
+        "s3a://key:SECRET@bucket/x.csv",
+        "S3://key:SECRET@bucket/x.csv",
+        "s3://bucket?secret_key=SECRET",
+        "s3://bucket/x.csv?access_key=a&secret_key=SECRET",
+        "abfs://c@account.dfs.core.windows.net/x.csv?sv=1&sig=SECRET",
+    ],
+)
+def test_a_secret_in_the_name_is_refused_and_not_shown(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["load", name, "-t", "topic", "-b", "127.0.0.1:9"]) == 2
+    told = capsys.readouterr().err
+    assert "in the environment" in told
+    assert "SECRET" not in told
+
+
+@pytest.mark.parametrize("name", ["s3:///x.csv", "s3://*/x.csv", "s3://b?/x.csv", "s3://b//x.csv"])
+def test_names_that_no_object_has(name: str, store: str) -> None:
+    with pytest.raises(SourceError, match=r"is not the name of a bucket|has an empty part"):
+        rows(name)
+
+
+@pytest.mark.parametrize("name", ["", "d*"])
+def test_an_object_and_a_directory_of_the_same_name(
+    name: str, store: str, tmp_path: pathlib.Path
+) -> None:
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "a.csv").write_text("n\n1\n")
+    s3.put(store, tmp_path)
+    for key in ("d.csv/a.csv", "d.csv"):
+        with s3.system().open_output_stream(f"{store}/{key}") as file:
+            file.write(b"n\n2\n")
+    with pytest.raises(SourceError, match=r"d\.csv: an object, and a directory"):
+        rows(f"s3://{store}/{name}")
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "csv"])
+def test_an_object_that_is_replaced_while_it_is_read(
+    suffix: str, store: str, tmp_path: pathlib.Path
+) -> None:
+    write(tmp_path / f"a.{suffix}")
+    s3.put(store, tmp_path)
+    source = open_source([f"s3://{store}/a.{suffix}"], Options())
+    batches = source.batches()
+    next(batches)
+    wait_for_another_second()
+    fs.copy_files(
+        str(tmp_path / f"a.{suffix}"), f"{store}/a.{suffix}", destination_filesystem=s3.system()
+    )
+    with pytest.raises(SourceError, match="changed while it was read; load it again"):
+        list(batches)
+
+
+def wait_for_another_second() -> None:
+    """Wait until objects get another time than before: S3 has whole seconds."""
+    began = int(time.time())
+    ends = threading.Event()
+    while int(time.time()) == began:
+        ends.wait(0.05)
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "orc", "arrow", "avro", "csv", "jsonl"])
+@pytest.mark.parametrize("reads", [0, 2])
+def test_an_error_of_the_store_is_not_taken_for_damage(
+    reads: int, suffix: str, store: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / f"a.{suffix}")
+    s3.put(store, tmp_path)
+    name = f"s3://{store}/a.{suffix}"
+    source = open_source([name], Options())
+    cut = Cut(fs.FileSystem.from_uri(f"s3://{store}")[0], reads)
+    monkeypatch.setattr("pykaproducer._load.stores._system", lambda bucket: (cut, store))
+    with contextlib.suppress(SourceError):
+        list(source.batches())
+        assert cut.reads <= reads
+        return
+    with pytest.raises(SourceError) as caught:
+        list(source.batches())
+    assert str(caught.value) == (
+        f"{name}: the network is gone; are credentials, region and endpoint right in the "
+        f"environment?"
+    )
+
+
+class Cut:
+    """A file system whose files fail after some reads."""
+
+    def __init__(self, system: Any, most: int) -> None:
+        self._system, self._most, self.reads = system, most, 0
+
+    def get_file_info(self, path: str) -> Any:
+        return self._system.get_file_info(path)
+
+    def open_input_file(self, path: str) -> Any:
+        file, outer = self._system.open_input_file(path), self
+
+        class File:
+            size, seek, close = file.size, file.seek, file.close
+
+            def readinto(self, buffer: Any) -> int:
+                outer.reads += 1
+                if outer.reads > outer._most:
+                    raise OSError("the network is gone")
+                return int(file.readinto(buffer))
+
+        return File()
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "orc", "arrow", "avro", "csv", "jsonl"])
