@@ -26,6 +26,9 @@ from pykaproducer.producer import Producer
 
 #: Maximum time that send() blocks between checks for a signal (milliseconds).
 _LOOK_MS = 200
+#: Less than the producer's default: a load sends as fast, in 100 MB less memory. max_request_size
+#: may be larger.
+_BUFFER_MEMORY = 32 << 20
 
 
 def embedded(options: argparse.Namespace) -> Outcome:
@@ -36,7 +39,9 @@ def embedded(options: argparse.Namespace) -> Outcome:
     began, problem = time.monotonic(), None
     with _signals.counted() as signals:
         # The writer waits as long as necessary, and checks for signals in between.
-        producer = Producer(**{**settings, "max_block_ms": _LOOK_MS})
+        least = max(_BUFFER_MEMORY, settings.get("max_request_size", 0))
+        settings = {"buffer_memory": least, **settings, "max_block_ms": _LOOK_MS}
+        producer = Producer(**settings)
         load = job.begin(producer, "0", _interrupted_by(signals))
         reading = LoadReading(source, job.mapping.columns, signals)
         try:
