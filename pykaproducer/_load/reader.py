@@ -94,7 +94,8 @@ class FileReader(abc.ABC):
             for batch, position in self._read(own, part):
                 yield Read(self._completed(batch, schema, constants, row), position)
                 row += batch.num_rows
-        # What is read of an object that is replaced meanwhile is of both; an open file stays.
+        # Of an object that was replaced meanwhile, rows of both may have been read. An open file of
+        # this machine keeps its content.
         if self._version is not None and self._version != version_of(self.path):
             raise self._changed()
 

@@ -1,4 +1,4 @@
-"""An S3 for tests: moto's server, in a process of its own."""
+"""A server of S3 for tests: moto's, in a separate process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from pyarrow import fs
 
-#: What clients of S3 read in their environment.
+#: Variables that clients of S3 read.
 _KEYS = {
     "AWS_ACCESS_KEY_ID": "test",
     "AWS_SECRET_ACCESS_KEY": "test-secret",

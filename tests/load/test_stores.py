@@ -1,4 +1,4 @@
-"""Files of an object store: what a name stands for, the same rows, and the store's errors."""
+"""Files of an object store: names and patterns, the rows of local files, and errors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ import pyarrow
 import pytest
 from pyarrow import csv, feather, fs, orc, parquet
 
-from pykaproducer._load.sources import Options, SourceError, open_source
+from pykaproducer._load.names import SourceError
+from pykaproducer._load.sources import LoadSource, Options, open_source
 from pykaproducer.cli import main
 from tests._support import s3
 from tests._support.s3 import s3_port  # noqa: F401
@@ -176,6 +177,41 @@ def test_files_of_a_table_are_refused(
     assert f"s3://{store}/t: is {what}" in str(caught.value)
 
 
+class ObjectsOnly:
+    """A file system that lists no directories, as that of Google, and only what is below *top*."""
+
+    def __init__(self, system: Any, top: str) -> None:
+        self._system, self._top = system, top
+        self.open_input_file = system.open_input_file
+
+    def get_file_info(self, wanted: Any) -> Any:
+        path = wanted.base_dir if isinstance(wanted, fs.FileSelector) else wanted
+        if not "".join(path).startswith(self._top):
+            raise OSError("access denied")
+        found = self._system.get_file_info(wanted)
+        if isinstance(wanted, fs.FileSelector):
+            found = [each for each in found if each.is_file]
+        return found
+
+
+@pytest.mark.parametrize("mark", ["_delta_log/0.json", "metadata/v1.metadata.json", "y/b.csv"])
+@pytest.mark.parametrize("name", ["team", "team/t", "team/t/*/*.csv"])
+def test_a_store_that_lists_neither_directories_nor_the_bucket(
+    mark: str, name: str, store: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for each in ("team/t/x/a.csv", f"team/t/{mark}"):
+        (tmp_path / each).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / each).write_text("n\n1\n")
+    s3.put(store, tmp_path)
+    system = ObjectsOnly(fs.FileSystem.from_uri(f"s3://{store}")[0], f"{store}/team")
+    monkeypatch.setattr("pykaproducer._load.stores._system", lambda bucket: (system, store))
+    if mark == "y/b.csv":
+        assert len(rows(f"s3://{store}/{name}")) == 2
+    else:
+        with pytest.raises(SourceError, match=f"s3://{store}/team/t: is an? "):
+            rows(f"s3://{store}/{name}")
+
+
 def test_a_table_beside_the_files_is_none_of_theirs(store: str, tmp_path: pathlib.Path) -> None:
     for each in ("t/x/a.csv", "u/_delta_log/0.json", "t/a.csv"):
         (tmp_path / each).parent.mkdir(parents=True, exist_ok=True)
@@ -205,9 +241,9 @@ def test_a_secret_in_the_name_is_refused_and_not_shown(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["load", name, "-t", "topic", "-b", "127.0.0.1:9"]) == 2
-    told = capsys.readouterr().err
-    assert "in the environment" in told
-    assert "SECRET" not in told
+    stderr = capsys.readouterr().err
+    assert "in the environment" in stderr
+    assert "SECRET" not in stderr
 
 
 @pytest.mark.parametrize("name", ["s3:///x.csv", "s3://*/x.csv", "s3://b?/x.csv", "s3://b//x.csv"])
@@ -230,13 +266,18 @@ def test_an_object_and_a_directory_of_the_same_name(
         rows(f"s3://{store}/{name}")
 
 
+def one_file(store: str, tmp_path: pathlib.Path, suffix: str) -> LoadSource:
+    """Return a source of one object."""
+    write(tmp_path / f"a.{suffix}")
+    s3.put(store, tmp_path)
+    return open_source([f"s3://{store}/a.{suffix}"], Options())
+
+
 @pytest.mark.parametrize("suffix", ["parquet", "csv"])
 def test_an_object_that_is_replaced_while_it_is_read(
     suffix: str, store: str, tmp_path: pathlib.Path
 ) -> None:
-    write(tmp_path / f"a.{suffix}")
-    s3.put(store, tmp_path)
-    source = open_source([f"s3://{store}/a.{suffix}"], Options())
+    source = one_file(store, tmp_path, suffix)
     batches = source.batches()
     next(batches)
     wait_for_another_second()
@@ -260,10 +301,7 @@ def wait_for_another_second() -> None:
 def test_an_error_of_the_store_is_not_taken_for_damage(
     reads: int, suffix: str, store: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write(tmp_path / f"a.{suffix}")
-    s3.put(store, tmp_path)
-    name = f"s3://{store}/a.{suffix}"
-    source = open_source([name], Options())
+    name, source = f"s3://{store}/a.{suffix}", one_file(store, tmp_path, suffix)
     cut = Cut(fs.FileSystem.from_uri(f"s3://{store}")[0], reads)
     monkeypatch.setattr("pykaproducer._load.stores._system", lambda bucket: (cut, store))
     with contextlib.suppress(SourceError):
@@ -306,9 +344,7 @@ class Cut:
 def test_an_object_that_vanishes_while_it_is_read(
     suffix: str, store: str, tmp_path: pathlib.Path
 ) -> None:
-    write(tmp_path / f"a.{suffix}")
-    s3.put(store, tmp_path)
-    source = open_source([f"s3://{store}/a.{suffix}"], Options())
+    source = one_file(store, tmp_path, suffix)
     s3.system().delete_file(f"{store}/a.{suffix}")
     with pytest.raises(SourceError) as caught:
         list(source.batches())

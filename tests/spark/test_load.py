@@ -164,7 +164,7 @@ def _sorted_members(text: bytes) -> str:
 
 
 @pytest.mark.parametrize(
-    ("place", "content", "told"),
+    ("place", "content", "error"),
     [
         (
             "rows.jsonl",
@@ -190,7 +190,7 @@ def _sorted_members(text: bytes) -> str:
 def test_uris_without_json_lines_that_spark_reads_are_refused(
     place: str,
     content: bytes,
-    told: str,
+    error: str,
     spark: Any,
     cluster: KafkaCluster,
     topic: str,
@@ -201,9 +201,9 @@ def test_uris_without_json_lines_that_spark_reads_are_refused(
     (tmp_path / place).parent.mkdir(exist_ok=True)
     (tmp_path / place).write_bytes(content)
     assert load(cluster, topic, tmp_path.as_uri(), "--format", "jsonl") == 1
-    said = capsys.readouterr().err
-    assert told in said
-    assert "Traceback" not in said
+    stderr = capsys.readouterr().err
+    assert error in stderr
+    assert "Traceback" not in stderr
 
 
 @pytest.mark.full
