@@ -155,9 +155,8 @@ def test_threads_of_a_child_that_use_it_first_at_once_share_one_pipeline(
                 thread.join(30)
             producer.flush(30)
             assert len({delivery.result(0).offset for delivery in sent}) == 8
-            names = [thread.name for thread in threading.enumerate()]
-            assert len(set(names)) == len(names), names
             producer.close(30)
+            # The threads of a second pipeline would be left.
             assert threading.active_count() == 1, threading.enumerate()
 
         for number in range(20):
