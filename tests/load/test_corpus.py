@@ -10,7 +10,15 @@ from typing import Any
 
 import pytest
 
-from tests.load.truth import REFUSALS, Compared, parsed, values, with_duckdb, with_fastavro
+from tests.load.truth import (
+    REFUSALS,
+    Compared,
+    parsed,
+    values,
+    with_duckdb,
+    with_expected,
+    with_fastavro,
+)
 
 CORPUS = pathlib.Path(__file__).parent / "corpus"
 MANIFEST: dict[str, dict[str, str]] = json.loads((CORPUS / "manifest.json").read_text())
@@ -55,6 +63,16 @@ def test_parquet_is_read_as_by_duckdb(name: str) -> None:
 @pytest.mark.parametrize("name", files(".avro"))
 def test_avro_is_read_as_by_fastavro(name: str) -> None:
     check(name, with_fastavro)
+
+
+@pytest.mark.parametrize("name", files(".jsn.gz"))
+def test_orc_is_read_as_its_project_publishes(name: str) -> None:
+    check(name.replace("expected/", "").replace(".jsn.gz", ".orc"), with_expected)
+
+
+@pytest.mark.parametrize("name", [each for each in files(".orc") if "/corrupt/" in each])
+def test_damaged_orc_is_refused(name: str) -> None:
+    check(name, with_expected)
 
 
 # The first and the last row, and their number. Times have no time zone: as the writer saw them.

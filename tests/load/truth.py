@@ -1,9 +1,10 @@
 """Files compared cell by cell with another implementation: ``python -m tests.load.truth PATH...``.
 
 The messages that ``pykaproducer load`` makes of a file, ``json(*)`` of each row, are compared with
-the rows that another reader finds: DuckDB for Parquet, fastavro for Avro. A file that is refused
-counts as refused, with the error's text; a cell that differs, and an exception that is not one of
-``load``'s own, as a defect. Directories are searched for files of these formats.
+the rows that another reader finds: DuckDB for Parquet, fastavro for Avro, and for ORC those that
+stand beside it in ``expected/NAME.jsn.gz``, as in ``examples`` of ``apache/orc``. A file that is
+refused counts as refused, with the error's text; a cell that differs, and an exception that is not
+one of ``load``'s own, as a defect. Directories are searched for files of these formats.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import argparse
 import base64
 import datetime
 import decimal
+import gzip
 import json
 import math
 import pathlib
@@ -24,7 +26,7 @@ from typing import Any
 
 import fastavro
 import pyarrow
-from pyarrow import types
+from pyarrow import orc, types
 
 from pykaproducer._load.select import Selection, SelectionError
 from pykaproducer._load.sources import LoadSource, Options, SourceError, open_source
@@ -244,6 +246,65 @@ def same_value(value: Any, found: Any) -> bool:
     return type(found) in _ALIKE.get(type(value), (type(value),)) and bool(found == value)
 
 
+def with_expected(path: pathlib.Path) -> Compared:
+    """Compare an ORC file with the rows that its project publishes."""
+    result, ours = _of_load(path, "orc")
+    if result.refused:
+        return result
+    published = path.parent / "expected" / f"{path.stem}.jsn.gz"
+    if not published.exists():
+        result.refused_there = "no rows are published for it"
+        return result
+    with gzip.open(published) as file:
+        rows = [parsed(line) for line in file]
+    schema = orc.ORCFile(path).schema
+    if len(rows) != len(ours):
+        result.different.append(f"{len(rows)} rows, but {len(ours)} messages")
+        return result
+    for number, (row, found) in enumerate(zip(rows, ours, strict=True)):
+        if not isinstance(row, dict):  # a file with a single column
+            row = dict.fromkeys(schema.names, row)
+        for field_ in schema:
+            if same_orc(field_.type, row[field_.name], found[field_.name]):
+                result.cells += 1
+            else:
+                text = f"{row[field_.name]!r}, but {found[field_.name]!r}"
+                result.different.append(f"row {number}, column {field_.name}: {text}")
+    return result
+
+
+def same_orc(kind: Any, value: Any, found: Any) -> bool:
+    """Return whether JSON *found* represents a value as ORC's tools print it."""
+    if value is None or found is None:
+        return value is found
+    if types.is_struct(kind):
+        names = [each.name for each in kind]
+        return list(value) == list(found) == names and all(
+            same_orc(each.type, value[each.name], found[each.name]) for each in kind
+        )
+    if types.is_map(kind):
+        return {str(each["key"]) for each in value} == set(found) and all(
+            same_orc(kind.item_type, each["value"], found[str(each["key"])]) for each in value
+        )
+    if types.is_list(kind):
+        return len(value) == len(found) and all(
+            same_orc(kind.value_type, *pair) for pair in zip(value, found, strict=True)
+        )
+    if types.is_binary(kind):
+        return bool(found == base64.b64encode(bytes(map(int, value))).decode())
+    if types.is_timestamp(kind):
+        return instant(found) == instant(value.replace(" ", "T"))
+    if types.is_floating(kind):  # printed with 8 or 15 digits
+        return math.isclose(found, value, rel_tol=1e-6 if kind.bit_width == 32 else 1e-13)
+    return bool(found == value)
+
+
+def _with(path: pathlib.Path) -> Compared:
+    if path.suffix == ".avro":
+        return with_fastavro(path)
+    return with_expected(path) if path.suffix == ".orc" else with_duckdb(path)
+
+
 def main() -> int:
     """Compare the files, and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.load.truth", description=__doc__)
@@ -252,12 +313,12 @@ def main() -> int:
         file
         for path in parser.parse_args().paths
         for file in (sorted(path.rglob("*")) if path.is_dir() else [path])
-        if file.is_file() and (".parq" in file.name or file.suffix == ".avro")
+        if file.is_file() and (".parq" in file.name or file.suffix in (".avro", ".orc"))
     ]
     cells = refused = defects = 0
     for file in files:
         try:
-            found = (with_fastavro if file.suffix == ".avro" else with_duckdb)(file)
+            found = _with(file)
         except Exception as error:
             found = Compared(different=[f"{type(error).__name__}: {error}"])
         cells += found.cells
@@ -267,7 +328,7 @@ def main() -> int:
         if found.refused:
             print(f"{file}: refused{there}: {found.refused}")
         elif found.refused_there:
-            print(f"{file}: read, but the other refuses it: {found.refused_there}")
+            print(f"{file}: read, and not compared: {found.refused_there}")
         for text in found.different[:_SHOWN]:
             print(f"{file}: DIFFERENT: {text}")
     print(f"{len(files)} files, {cells:,} cells equal, {refused} refused, {defects} with defects")
