@@ -54,7 +54,7 @@ _FILES = 4
 _PARTITIONS = 4
 _TASKS = 2
 #: How long an application may take to its point, and to its end (seconds).
-_ARRIVAL, _END = 240.0, 300.0
+_ARRIVAL, _END = 600.0, 600.0
 #: How long a reader waits for the next records before the end of the log (seconds).
 _PATIENCE = 60.0
 _EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
