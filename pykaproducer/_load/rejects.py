@@ -27,6 +27,7 @@ _GATHERED = 10_000
 #: a file is visible when it is closed, and another name would be a copy.
 _INCOMPLETE = "."
 _RENAMING = ("local", "hdfs")
+_LOST = "not all rejected rows were kept, and the file is incomplete"
 
 _ERROR = pyarrow.struct(
     {
@@ -132,9 +133,13 @@ class RejectsPart:
         if self._writer is None:
             return False
         self._writer.close()
+        return True
+
+    def show(self) -> str:
+        """Have the complete file read with its directory. Return its path."""
         if self.incomplete != self.path:
             self._system.move(self.incomplete, self.path)
-        return True
+        return self.path
 
 
 class Rejects:
@@ -172,34 +177,43 @@ class Rejects:
     def finish(self, summary: Summary) -> None:
         """Write the remaining rows and update *summary*."""
         self._write()
-        if self._file is not None and self.problem is None:
-            with self._noticing():
-                if self._file.complete():
-                    summary.files.append(self._file.path)
+        if self._file is not None:
+            self._complete(self._file, summary)
         if self.problem is not None:
             summary.troubles.append(self.problem)
         summary.refused += self.count
         summary.add_reasons(self._reasons)
 
+    def _complete(self, file: RejectsPart, summary: Summary) -> None:
+        """Complete the file, if there is one, and add it to *summary*."""
+        is_complete = False
+        if self.problem is None:
+            with self._noticing(_LOST):
+                is_complete = file.complete()
+        if self.problem is not None:
+            summary.broken_files.append(file.incomplete)
+        elif is_complete:
+            path = file.incomplete
+            with self._noticing("all rejected rows were kept, but the file could not be renamed"):
+                path = file.show()
+            summary.files.append(path)
+
     def _write(self) -> None:
         """Write the collected rows."""
         if self._file is not None and self._gathered and self.problem is None:
-            with self._noticing():
+            with self._noticing(_LOST):
                 self._file.write(pyarrow.Table.from_batches(self._gathered))
         self._gathered.clear()
         self._gathered_rows = 0
 
     @contextlib.contextmanager
-    def _noticing(self) -> Iterator[None]:
-        """Note that not all rows are kept, and why, which ends the load."""
+    def _noticing(self, what: str) -> Iterator[None]:
+        """Note an error, which ends the load; *what* has happened to the rows."""
         try:
             yield
         except (OSError, pyarrow.ArrowException) as error:
             assert self._file is not None
-            self.problem = (
-                f"--rejects: not all rejected rows were kept, and the file is incomplete: "
-                f"{self._file.incomplete}: {error}"
-            )
+            self.problem = f"--rejects: {what}: {self._file.incomplete}: {error}"
 
 
 def _rejected(origin: Origin, rows: Sequence[RefusedRow]) -> Any:

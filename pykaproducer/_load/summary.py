@@ -53,6 +53,8 @@ class Summary:
     checksum: int = 0
     #: The files of rejected rows.
     files: list[str] = field(default_factory=list)
+    #: Those that could not be completed, each of them in *troubles*.
+    broken_files: list[str] = field(default_factory=list)
     #: Whether nothing was written because a write with this ``writeId``, or this batch, was
     #: committed before.
     repeated: bool = False
@@ -106,6 +108,7 @@ class Summary:
         self.add_reasons(other.reasons)
         self.add_checksum(other.checksum)
         self.files += other.files
+        self.broken_files += other.broken_files
         self.troubles += other.troubles
 
     @classmethod

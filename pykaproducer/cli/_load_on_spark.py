@@ -115,9 +115,9 @@ def _load(
         raise UserError(_as_arguments(str(error))) from None
     except load.ExactlyOnceError as error:
         raise CommandError(str(error)) from None
-    if rejects is not None and not summary.troubles:  # which may be about a file of rejected rows
+    if rejects is not None:
         try:
-            rejects.forget_others(summary.files)
+            rejects.forget_others([*summary.files, *summary.broken_files])
         except OSError as error:
             text = f"--rejects {options.rejects}: files of repeated tasks could not be removed"
             summary.troubles.append(f"{text}: {error}")

@@ -1,4 +1,4 @@
-"""Something dies in the middle of a write on a small cluster: the write succeeds."""
+"""Something dies in the middle of a write or load on a small cluster, which succeeds."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import pathlib
 from collections import Counter
 
 import pytest
+from pyarrow import parquet
 
 from pykaproducer.testing import KafkaCluster
 from tests.transactions.helper import read
 
-from .fault_app import FAULTS, FIRST_TASK, ROWS
+from .fault_app import FAULTS, FIRST_TASK, LOAD_FAULTS, REFUSED, ROWS
 from .helper import SOON, Meeting, application, records, wait_for_rows
 
 
@@ -63,3 +64,47 @@ def test_nothing_is_lost(
         tell.append(f"Spark, the {fault} dies in a write of {ROWS:,} rows: {again:,} twice")
         assert again <= ROWS // 2
         assert (again == 0) == (fault == "broker")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("once", [False, True], ids=["at least once", "exactly once"])
+def test_a_load_loses_nothing(
+    cluster: KafkaCluster, topic: str, tmp_path: pathlib.Path, tell: list[str], once: bool
+) -> None:
+    """What was rejected is kept once, too."""
+    for fault in LOAD_FAULTS:
+        cluster.create_topic(f"{topic}-{fault}", partitions=3)
+    meetings = {fault: Meeting(tmp_path / f"sign-{fault}") for fault in LOAD_FAULTS}
+    arguments = {
+        "servers": cluster.bootstrap_servers,
+        "topic": topic,
+        "local": str(tmp_path),
+        "sign": str(tmp_path / "sign"),
+        "load": "true",
+        **({"once": "true"} if once else {}),
+    }
+    with application("fault_app.py", arguments, tmp_path / "log") as running:
+        for fault, meeting in meetings.items():
+            meeting.wait(SOON)
+            wait_for_rows(cluster, f"{topic}-{fault}", FIRST_TASK, 3)
+            meeting.go_on()
+        status = running.wait(SOON)
+    log = (tmp_path / "log").read_text()
+    assert status == 0, log[-5000:]
+    rejected = set() if once else set(range(0, ROWS, REFUSED))
+    for fault in LOAD_FAULTS:
+        name = f"{topic}-{fault}"
+        assert f"-- {fault}: exit status {int(not once)}" in log, log[-5000:]
+        if once:
+            found = read(cluster.bootstrap_servers, name, "read_committed", range(3))
+            assert sorted(map(int, found)) == list(range(ROWS))
+            continue
+        counts = Counter(int(record.value or b"") for record in records(cluster, name, 3))
+        assert set(counts) == set(range(ROWS)) - rejected
+        again = sum(counts.values()) - len(counts)
+        tell.append(f"Spark, the {fault} dies in a load of {ROWS:,} rows: {again:,} twice")
+        assert 0 < again <= ROWS // 2
+        kept = parquet.read_table(tmp_path / f"rows-{fault}").column("value").to_pylist()
+        assert sorted(map(int, kept)) == sorted(rejected)
+        files = {path.name for path in (tmp_path / f"rows-{fault}").iterdir()}
+        assert not any(name.startswith(".") for name in files), "of the attempt that died"
