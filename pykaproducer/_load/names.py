@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import re
 
+#: Formats that only Spark reads, and that are not files.
+QUERIES = ("table", "sql")
+
 
 class SourceError(Exception):
     """A source cannot be opened, or cannot be read to its end.

@@ -45,7 +45,7 @@ class Origin(NamedTuple):
 
     #: A ``pyarrow.RecordBatch``.
     batch: Any
-    #: Their origin: a file, or "Spark partition 3".
+    #: Their origin: a file, a piece of one, or "Spark partition 3".
     file: str
     #: The index of the first row there.
     first_row: int

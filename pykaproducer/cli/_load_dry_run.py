@@ -6,13 +6,13 @@ import argparse
 from typing import Any
 
 from pykaproducer._errors.formatting import counted
-from pykaproducer._load.names import is_uri
+from pykaproducer._load.names import QUERIES, is_uri
 from pykaproducer._load.sources import LoadSource
 from pykaproducer._load.summary import Summary
 from pykaproducer._load.writer import Interrupted
 from pykaproducer.cli import _signals
 from pykaproducer.cli._load_embedded import LoadReading
-from pykaproducer.cli._load_plan import QUERIES, files_of, selection_of
+from pykaproducer.cli._load_plan import files_of, selection_of
 from pykaproducer.cli._progress import progress
 from pykaproducer.cli.common import UserError, human_bytes
 

@@ -8,10 +8,9 @@ from typing import Any
 
 from pykaproducer._config.file_contents import with_contents
 from pykaproducer._load.files import format_of
-from pykaproducer._load.names import SourceError, is_pipe, is_uri
+from pykaproducer._load.names import QUERIES, SourceError, is_pipe, is_uri
 from pykaproducer._load.sources import LoadSource
 from pykaproducer.cli._load_plan import (
-    QUERIES,
     Outcome,
     files_of,
     load_progress,

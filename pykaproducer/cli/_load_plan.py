@@ -16,9 +16,6 @@ from pykaproducer.cli._progress import Progress, progress
 from pykaproducer.cli.common import UserError
 from pykaproducer.config import Config
 
-#: Source formats that only Spark reads, besides files.
-QUERIES = ("table", "sql")
-
 
 @dataclass(frozen=True)
 class Outcome:

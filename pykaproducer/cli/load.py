@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from pykaproducer._load.files import FORMATS
-from pykaproducer._load.names import SourceError, refuse_secrets
+from pykaproducer._load.names import QUERIES, SourceError, refuse_secrets
 from pykaproducer.cli._load_dry_run import dry_run
 from pykaproducer.cli._load_embedded import embedded
 from pykaproducer.cli._load_on_spark import on_spark
-from pykaproducer.cli._load_plan import QUERIES, Outcome
+from pykaproducer.cli._load_plan import Outcome
 from pykaproducer.cli._load_report import summary_lines, verified
 from pykaproducer.cli._stats_socket import add_stats_socket
 from pykaproducer.cli.common import (

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow
-from pyspark import TaskContext
 
 from pykaproducer._load._scan import VERBATIM, JsonScan, ScanError, Texts, write_rows
 from pykaproducer._load.encoders import TEXT
@@ -23,6 +22,7 @@ from pykaproducer._load.json_text import merge
 from pykaproducer._load.names import SourceError
 from pykaproducer._load.rejects import Origin
 from pykaproducer._load.text import VALUE, json_batches, json_remedy, json_schema
+from pykaproducer.spark.places import pieces, with_places
 
 #: Suffixes of files that the embedded load decompresses, and Spark reads as they are, or otherwise.
 _UNKNOWN_TO_SPARK = (".xz", ".lz4")
@@ -49,18 +49,21 @@ class LineRows:
             scan = JsonScan(refused=[VALUE])
         else:
             scan = JsonScan(self.names, known=self.known, required=self.required, strict=True)
-        where, row = _place(), 0
+        place, row = "", 0
         may_stand = self.names is None or self.required is not None
-        for block, size in map(_block, batches):
-            with _scanning(where, may_stand=may_stand):
+        for piece in pieces(batches):
+            row = row if piece.place == place else 0
+            place = piece.place
+            block, size = _block(piece.batch)
+            with _scanning(place, piece.first_row, may_stand=may_stand):
                 for _, batch in json_batches(scan, self.names, block, 0, size):
                     advance((0, batch.num_rows))
-                    yield Origin(batch, where, row)
+                    yield Origin(batch, place, row)
                     row += batch.num_rows
 
 
 def lines(session: Any, names: Sequence[str]) -> Any:
-    """Return the lines of files as a DataFrame with a single column.
+    """Return the lines of files as a DataFrame: a column of them, and where they are.
 
     Raises:
         SourceError: Spark would read a file, or its directory, as something else.
@@ -84,7 +87,7 @@ def lines(session: Any, names: Sequence[str]) -> Any:
                     f"{file}: the directory {part} is a column, which lines have not; name the "
                     f"directories in the source, or use --format sql"
                 )
-    return df
+    return with_places(df, [df.value])
 
 
 def rows_of(df: Any, name: str, *, whole_lines: bool) -> tuple[Any, LineRows]:
@@ -105,7 +108,7 @@ def rows_of(df: Any, name: str, *, whole_lines: bool) -> tuple[Any, LineRows]:
     if whole_lines:
         scan = JsonScan()
         line = bytes(first[0][0]) + b"\n"
-        with _scanning(f"{name}: the first line that is not blank", may_stand=False):
+        with _scanning(f"{name}: the first line that is not blank", 0, may_stand=False):
             scan.learn(line, 0, len(line))
         if VALUE not in scan.tree():
             return pyarrow.schema([(VALUE, TEXT)]), LineRows(None)
@@ -114,7 +117,7 @@ def rows_of(df: Any, name: str, *, whole_lines: bool) -> tuple[Any, LineRows]:
     nested = True
     for found in df.mapInArrow(_learnt, _LEARNT).collect():
         if found.problem is not None:
-            raise SourceError(f"{name}: {found.problem}")
+            raise SourceError(found.problem)
         merge(tree, json.loads(found.tree))
         nested = nested and found.nested
     schema = json_schema(name, tree, nested_known=nested)
@@ -125,8 +128,9 @@ def _learnt(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBa
     """Return the names of members in the lines of a task."""
     scan, problem = JsonScan(), None
     try:
-        for block, size in map(_block, batches):
-            with _scanning(_place(), may_stand=False):
+        for piece in pieces(batches):
+            block, size = _block(piece.batch)
+            with _scanning(piece.place, piece.first_row, may_stand=False):
                 scan.learn(block, 0, size)
     except SourceError as error:
         problem = str(error)
@@ -143,15 +147,9 @@ def _block(batch: pyarrow.RecordBatch) -> tuple[Any, int]:
     return block, memoryview(block).nbytes
 
 
-def _place() -> str:
-    context = TaskContext.get()
-    assert context is not None, "not in a Spark task"
-    return f"Spark partition {context.partitionId()}"
-
-
 @contextlib.contextmanager
-def _scanning(where: str, *, may_stand: bool) -> Iterator[None]:
-    """Convert errors of the scan."""
+def _scanning(where: str, lines: int, *, may_stand: bool) -> Iterator[None]:
+    """Convert errors of the scan of a block, before which there are so many *lines*."""
     try:
         yield
     except ScanError as error:
@@ -159,5 +157,5 @@ def _scanning(where: str, *, may_stand: bool) -> Iterator[None]:
         remedy = json_remedy(error, may_stand=may_stand)
         if other:  # not for what Spark reads
             remedy = "convert the file to UTF-8 first"
-        line, byte = error.line + 1, error.byte + 1
+        line, byte = lines + error.line + 1, error.byte + 1
         raise SourceError(f"{where}: line {line}, byte {byte}: {text}; {remedy}") from None

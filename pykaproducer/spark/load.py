@@ -31,7 +31,7 @@ from pykaproducer._exactly_once.setup import WriteKind
 from pykaproducer._exactly_once.task import TaskPlace
 from pykaproducer._load.files import delimiter_of, format_of
 from pykaproducer._load.job import Job
-from pykaproducer._load.names import SourceError
+from pykaproducer._load.names import QUERIES, SourceError
 from pykaproducer._load.refused import RowsRefusedError
 from pykaproducer._load.rejects import Origin
 from pykaproducer._load.sources import LoadSource, SourcePart, columns_of
@@ -40,6 +40,7 @@ from pykaproducer.producer import Producer
 from pykaproducer.spark import json_lines
 from pykaproducer.spark.once import OnceWrite
 from pykaproducer.spark.options import SinkError, SinkOptions
+from pykaproducer.spark.places import pieces, with_places
 from pykaproducer.spark.producers import producer_for
 from pykaproducer.spark.rows import arrow_types
 from pykaproducer.spark.summaries import as_batch, collect
@@ -208,10 +209,11 @@ def query(session: Any, reading: Reading) -> SparkSource:
     df = _read(session, reading)
 
     def for_tasks(columns: Sequence[str]) -> tuple[Any, TaskRows]:
-        names = [name.replace("`", "``") for name in columns]
+        wanted = [df["`{}`".format(name.replace("`", "``"))] for name in columns]
+        if reading.format not in QUERIES:
+            return with_places(df, wanted), file_rows
         # At least one column is needed: a task receives no rows without columns.
-        wanted = df.select([df[f"`{name}`"] for name in names] or [lit(1).alias("nothing")])
-        return wanted, spark_rows
+        return df.select(wanted or [lit(1).alias("nothing")]), query_rows
 
     return SparkSource(_arrow_schema(df), for_tasks)
 
@@ -239,8 +241,15 @@ def _kind(reading: Reading) -> str:
         raise SparkError(str(error)) from error
 
 
-def spark_rows(batches: Iterator[pyarrow.RecordBatch], *, advance: Advance) -> Iterator[Origin]:
-    """Yield the rows that Spark has read."""
+def file_rows(batches: Iterator[pyarrow.RecordBatch], *, advance: Advance) -> Iterator[Origin]:
+    """Yield the rows that Spark has read from files."""
+    for piece in pieces(batches):
+        advance((0, piece.batch.num_rows))
+        yield Origin(*piece)
+
+
+def query_rows(batches: Iterator[pyarrow.RecordBatch], *, advance: Advance) -> Iterator[Origin]:
+    """Yield the rows of a table or query."""
     context = TaskContext.get()
     assert context is not None, "not in a Spark task"
     where, row = f"Spark partition {context.partitionId()}", 0

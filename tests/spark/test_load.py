@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow
 import pytest
-from pyarrow import parquet
+from pyarrow import csv, parquet
 
 from pykaproducer.cli import main
 from pykaproducer.cli.common import human_bytes
@@ -169,7 +169,7 @@ def _sorted_members(text: bytes) -> str:
         (
             "rows.jsonl",
             b'{"a":1}\n{"a":"\xff"}\n',
-            "Spark partition 0: line 2, byte 7: the text is not UTF-8",
+            "rows.jsonl: line 2, byte 7: the text is not UTF-8",
         ),
         ("rows.jsonl", b'{"a":1}\n{"value":1}\n', "without --select, either all lines have it"),
         (
@@ -204,6 +204,62 @@ def test_uris_without_json_lines_that_spark_reads_are_refused(
     stderr = capsys.readouterr().err
     assert error in stderr
     assert "Traceback" not in stderr
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
+def test_rows_of_uris_are_told_by_file(
+    kind: str,
+    spark: Any,
+    cluster: KafkaCluster,
+    topic: str,
+    tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    cluster.create_topic(topic)
+    source = tmp_path / "of two"
+    source.mkdir()
+    for name in ("a", "b"):
+        shards = ["0"] * 30_000
+        shards[20_000 if name == "b" else 5] = "none"
+        table = pyarrow.table({"shard": shards})
+        path = source / f"{name}.{kind}"
+        if kind == "csv":
+            csv.write_csv(table, path)
+        elif kind == "jsonl":
+            path.write_text("".join(f"{json.dumps(row)}\n" for row in table.to_pylist()))
+        else:
+            parquet.write_table(table, path)
+    rejects = tmp_path / "rejects"
+    select = ["--select", "value='x', partition=shard", "--rejects", str(rejects)]
+    assert load(cluster, topic, f"file://{source}", "--format", kind, *select) == 1
+    assert f"2 not delivered; the first: file://{source}/" in capsys.readouterr().err
+    errors = parquet.read_table(rejects).column("pykaproducer_error").to_pylist()
+    assert sorted((each["file"], each["row"]) for each in errors) == [
+        (f"file://{source}/a.{kind}", 5),
+        (f"file://{source}/b.{kind}", 20_000),
+    ]
+
+
+def test_lines_of_a_piece_are_told_by_its_first_byte(
+    spark: Any,
+    cluster: KafkaCluster,
+    topic: str,
+    tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    cluster.create_topic(topic)
+    source = tmp_path / "rows.jsonl"
+    lines = ['{"n":1}\n'] * 40_000
+    lines[30_000] = "{]\n"
+    source.write_text("".join(lines))
+    spark.conf.set("spark.sql.files.maxPartitionBytes", "160000")
+    try:
+        assert load(cluster, topic, source.as_uri()) == 1
+    finally:
+        spark.conf.unset("spark.sql.files.maxPartitionBytes")
+    # The line across the boundary of two pieces is of the first one.
+    told = f"file://{source}, from byte 160000: line 10000, byte 2: "
+    assert told in capsys.readouterr().err
 
 
 @pytest.mark.full
