@@ -51,11 +51,10 @@ class LineRows:
             scan = JsonScan(self.names, known=self.known, required=self.required, strict=True)
         place, row = "", 0
         may_stand = self.names is None or self.required is not None
-        for piece in pieces(batches):
-            row = row if piece.place == place else 0
-            place = piece.place
-            block, size = _block(piece.batch)
-            with _scanning(place, piece.first_row, may_stand=may_stand):
+        for found, offset, block, size in _blocks(batches):
+            row = row if found == place else 0
+            place = found
+            with _scanning(place, offset, may_stand=may_stand):
                 for _, batch in json_batches(scan, self.names, block, 0, size):
                     advance((0, batch.num_rows))
                     yield Origin(batch, place, row)
@@ -128,9 +127,8 @@ def _learnt(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBa
     """Return the names of members in the lines of a task."""
     scan, problem = JsonScan(), None
     try:
-        for piece in pieces(batches):
-            block, size = _block(piece.batch)
-            with _scanning(piece.place, piece.first_row, may_stand=False):
+        for place, offset, block, size in _blocks(batches):
+            with _scanning(place, offset, may_stand=False):
                 scan.learn(block, 0, size)
     except SourceError as error:
         problem = str(error)
@@ -139,17 +137,23 @@ def _learnt(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBa
     yield pyarrow.RecordBatch.from_pylist([found], pyarrow.schema(types))
 
 
-def _block(batch: pyarrow.RecordBatch) -> tuple[Any, int]:
-    """Return lines as a block of the scan, and its size."""
-    cells = batch.column(0).cast(pyarrow.large_binary())
-    line = b"", VERBATIM, Texts(*cells.buffers()), cells.offset
-    *_, block = write_rows([line], b"\n", len(cells))
-    return block, memoryview(block).nbytes
+def _blocks(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[tuple[str, int, Any, int]]:
+    """Yield the lines of each piece as blocks of the scan: (place, offset, block, size).
+
+    The scan numbers the lines of the task; a line's number in its piece is higher by *offset*.
+    """
+    scanned = 0
+    for piece in pieces(batches):
+        cells = piece.batch.column(0).cast(pyarrow.large_binary())
+        line = b"", VERBATIM, Texts(*cells.buffers()), cells.offset
+        *_, block = write_rows([line], b"\n", len(cells))
+        yield piece.place, piece.first_row - scanned, block, memoryview(block).nbytes
+        scanned += len(cells)
 
 
 @contextlib.contextmanager
-def _scanning(where: str, lines: int, *, may_stand: bool) -> Iterator[None]:
-    """Convert errors of the scan of a block, before which there are so many *lines*."""
+def _scanning(where: str, offset: int, *, may_stand: bool) -> Iterator[None]:
+    """Convert errors of the scan, to whose number of a line *offset* must be added."""
     try:
         yield
     except ScanError as error:
@@ -157,5 +161,5 @@ def _scanning(where: str, lines: int, *, may_stand: bool) -> Iterator[None]:
         remedy = json_remedy(error, may_stand=may_stand)
         if other:  # not for what Spark reads
             remedy = "convert the file to UTF-8 first"
-        line, byte = lines + error.line + 1, error.byte + 1
+        line, byte = offset + error.line + 1, error.byte + 1
         raise SourceError(f"{where}: line {line}, byte {byte}: {text}; {remedy}") from None

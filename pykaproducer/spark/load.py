@@ -209,11 +209,13 @@ def query(session: Any, reading: Reading) -> SparkSource:
     df = _read(session, reading)
 
     def for_tasks(columns: Sequence[str]) -> tuple[Any, TaskRows]:
-        wanted = [df["`{}`".format(name.replace("`", "``"))] for name in columns]
+        quoted = ["`{}`".format(name.replace("`", "``")) for name in columns]
+        # mapInArrow() does not find columns by names with dots.
+        wanted = [df[name].alias(str(place)) for place, name in enumerate(quoted)]
         if reading.format not in QUERIES:
-            return with_places(df, wanted), file_rows
+            return with_places(df, wanted), functools.partial(file_rows, columns)
         # At least one column is needed: a task receives no rows without columns.
-        return df.select(wanted or [lit(1).alias("nothing")]), query_rows
+        return df.select(wanted or [lit(1)]), functools.partial(query_rows, columns)
 
     return SparkSource(_arrow_schema(df), for_tasks)
 
@@ -241,21 +243,26 @@ def _kind(reading: Reading) -> str:
         raise SparkError(str(error)) from error
 
 
-def file_rows(batches: Iterator[pyarrow.RecordBatch], *, advance: Advance) -> Iterator[Origin]:
-    """Yield the rows that Spark has read from files."""
-    for piece in pieces(batches):
-        advance((0, piece.batch.num_rows))
-        yield Origin(*piece)
+def file_rows(
+    columns: Sequence[str], batches: Iterator[pyarrow.RecordBatch], *, advance: Advance
+) -> Iterator[Origin]:
+    """Yield the rows that Spark has read from files, with the names of their *columns*."""
+    for batch, place, first_row in pieces(batches):
+        advance((0, batch.num_rows))
+        yield Origin(batch.rename_columns(columns), place, first_row)
 
 
-def query_rows(batches: Iterator[pyarrow.RecordBatch], *, advance: Advance) -> Iterator[Origin]:
-    """Yield the rows of a table or query."""
+def query_rows(
+    columns: Sequence[str], batches: Iterator[pyarrow.RecordBatch], *, advance: Advance
+) -> Iterator[Origin]:
+    """Yield the rows of a table or query, with the names of their *columns*."""
     context = TaskContext.get()
     assert context is not None, "not in a Spark task"
     where, row = f"Spark partition {context.partitionId()}", 0
     for batch in batches:
         advance((0, batch.num_rows))
-        yield Origin(batch, where, row)
+        found = batch.select([*range(len(columns))]).rename_columns(columns)
+        yield Origin(found, where, row)
         row += batch.num_rows
 
 
@@ -378,9 +385,9 @@ def send(
         ExactlyOnceError: with *once*: the rows were not committed, or not entirely.
     """
     write = None if once is None else _once_write(settings, job, once)
-    df, rows_of = source.for_tasks(job.mapping.columns)
-    rows = functools.partial(rows_of, advance=_advance(df.sparkSession, show))
     try:
+        df, rows_of = source.for_tasks(job.mapping.columns)
+        rows = functools.partial(rows_of, advance=_advance(df.sparkSession, show))
         if write is not None:
             task = functools.partial(_once_task, write, job, rows)
             return write.run(lambda: collect(df, task), df.sparkSession)

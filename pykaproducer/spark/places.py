@@ -27,8 +27,12 @@ class Piece(NamedTuple):
 
 
 def with_places(df: Any, columns: list[Any]) -> Any:
-    """Return *columns* of a DataFrame of files, and where their rows were read."""
-    return df.select([*columns, input_file_name(), input_file_block_start()])
+    """Return *columns* of a DataFrame of files, and where their rows were read.
+
+    No column may be named ``file`` or ``start``.
+    """
+    places = [input_file_name().alias("file"), input_file_block_start().alias("start")]
+    return df.select([*columns, *places])
 
 
 def pieces(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[Piece]:

@@ -250,7 +250,7 @@ def test_lines_of_a_piece_are_told_by_its_first_byte(
     cluster.create_topic(topic)
     source = tmp_path / "rows.jsonl"
     lines = ['{"n":1}\n'] * 40_000
-    lines[30_000] = "{]\n"
+    lines[35_000] = "{]\n"  # in the second batch of its piece
     source.write_text("".join(lines))
     spark.conf.set("spark.sql.files.maxPartitionBytes", "160000")
     try:
@@ -258,8 +258,22 @@ def test_lines_of_a_piece_are_told_by_its_first_byte(
     finally:
         spark.conf.unset("spark.sql.files.maxPartitionBytes")
     # The line across the boundary of two pieces is of the first one.
-    told = f"file://{source}, from byte 160000: line 10000, byte 2: "
+    told = f"file://{source}, from byte 160000: line 15000, byte 2: "
     assert told in capsys.readouterr().err
+
+
+def test_columns_of_any_name_are_read(
+    spark: Any, cluster: KafkaCluster, topic: str, tmp_path: pathlib.Path
+) -> None:
+    """Also with dots, and as Spark's own for the file of a row."""
+    cluster.create_topic(topic)
+    row = {"a.b": 1, "`": 2, "input_file_name()": 3, "file": 4, "0": 5}
+    parquet.write_table(pyarrow.Table.from_pylist([row]), tmp_path / "rows.parquet")
+    source = (tmp_path / "rows.parquet").as_uri()
+    assert load(cluster, topic, source, "--select", "value=json(*)") == 0
+    query = f"SELECT * FROM parquet.`{source}`"
+    assert load(cluster, topic, query, "--format", "sql", "--select", "value=json(*)") == 0
+    assert [json.loads(value or b"") for value in values(cluster, topic)] == [row, row]
 
 
 @pytest.mark.full
