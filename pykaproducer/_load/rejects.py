@@ -91,9 +91,11 @@ class RejectsDirectory:
     def forget_others(self, files: Sequence[str]) -> None:
         """Remove files of this load left by parts that were repeated or did not complete."""
         system, path = self._opened()
+        # A store may list a path in another form, and rename a file although it reports an error.
+        kept = {file.rpartition("/")[2].removeprefix(_INCOMPLETE) for file in files}
         for found in system.get_file_info(fs.FileSelector(path)):
             name = found.base_name.removeprefix(_INCOMPLETE)
-            if name.startswith(f"rejects-{self.run}-") and found.path not in files:
+            if name.startswith(f"rejects-{self.run}-") and name not in kept:
                 system.delete_file(found.path)
 
     def _opened(self) -> tuple[Any, str]:

@@ -14,7 +14,7 @@ import pytest
 from pyarrow import csv, orc, parquet
 
 from pykaproducer._load.refused import RefusedRow
-from pykaproducer._load.rejects import Origin, Rejects, RejectsDirectory
+from pykaproducer._load.rejects import Origin, Rejects, RejectsDirectory, RejectsPart
 from pykaproducer._load.summary import Summary, Written
 from pykaproducer.cli import main
 from pykaproducer.cli._load_report import verified
@@ -214,6 +214,31 @@ def test_rejects_that_cannot_be_written_end_the_load_with_a_reason(tmp_path: pat
     assert "not all rejected rows were kept, and the file is incomplete" in summary.troubles[0]
     assert summary.files == []
     assert rejects.ends_the_load
+
+
+def test_a_file_of_rejects_stays_although_its_rename_reports_an_error(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store may have renamed it. Files of repeated tasks are removed."""
+    show = RejectsPart.show
+
+    def shown(part: RejectsPart) -> str:
+        show(part)
+        raise OSError("no response")
+
+    directory = RejectsDirectory.of(str(tmp_path))
+    summary = Summary()
+    for name, outcome in (("0-0", show), ("0-1", shown)):
+        monkeypatch.setattr(RejectsPart, "show", outcome)
+        rejects = Rejects(directory, name)
+        rows = pyarrow.record_batch({"n": [1]})
+        rejects.take(Origin(rows, "file", 0), [RefusedRow(0, 0, ValueError("wrong"))])
+        summary = Summary()
+        rejects.finish(summary)
+    assert "could not be renamed" in summary.troubles[0]
+    directory.forget_others(summary.files)
+    assert [path.name[-11:] for path in tmp_path.iterdir()] == ["0-1.parquet"]
+    assert len(parquet.read_table(tmp_path)) == 1
 
 
 def test_without_a_place_for_them_the_first_refused_row_ends_the_load(
