@@ -21,6 +21,7 @@ from pyarrow import parquet
 from pyspark import TaskContext
 
 from pykaproducer import cli
+from pykaproducer._load import rejects
 from pykaproducer.spark import load
 from pykaproducer.spark.sink import BatchSink
 from pyspark_pykaproducer import DefaultSource
@@ -175,6 +176,7 @@ def _fated(read: Any, fault: str, sign: str, session: Any, source: Any) -> Any:
         df, rows = found.for_tasks(columns)
 
         def dying(batches: Iterator[Any], *, advance: Any) -> Iterator[Any]:
+            rejects._GATHERED = 1  # the attempt that dies leaves a file
             return _until_it_dies(rows(batches, advance=advance), fault, sign)
 
         return df, dying
