@@ -165,7 +165,7 @@ def test_what_cannot_be_set_up(
 
 
 def assert_told_once_and_late(report: dict[str, Any], case: Case, topic: str) -> None:
-    """Check that it is in the log at once, and in the message's error at its deadline."""
+    """Check that it is in the log before the message's deadline, and then in its error."""
     assert report["told"], report["texts"]
     assert re.search(case.pattern, report["error"]), report["error"]
     assert topic in report["error"]
