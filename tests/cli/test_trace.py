@@ -65,7 +65,7 @@ def test_together_they_share_a_batch(cluster: KafkaCluster, topic: str) -> None:
     cluster.create_topic(topic)
     done, messages = traced(
         *("-t", topic, "--bootstrap-servers", cluster.bootstrap_servers, "--together"),
-        *("--value", "a", "--value", "b", "-X", "linger_ms=60000"),
+        *("--value", "a", "--value", "b", "-X", "linger_ms=30000"),
     )
     assert done.returncode == 0, done.stderr.decode()
     for message in messages:
