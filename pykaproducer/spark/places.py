@@ -1,7 +1,7 @@
 """Where Spark has read a row: two columns of its batches, which are not of the source.
 
-They have the file, and the byte at which the piece of it begins that a task has read. (Spark's
-``_metadata`` has both as well, but ``mapInArrow()`` then passes all of its members on.)
+They have the file, and the byte at which the piece of it begins that a task has read. (With Spark's
+metadata column, which has both as well, ``mapInArrow()`` passes all of its members on.)
 """
 
 from __future__ import annotations
