@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from pykaproducer import partitioners
-from pykaproducer._config import security_validation
 from pykaproducer._config.network import NetworkSettings, in_order
 from pykaproducer._config.properties_file import read_properties
 from pykaproducer._config.resolve import Resolved, ignored_settings, resolve_settings
@@ -49,7 +48,7 @@ from pykaproducer._config.schema import (
     setting,
 )
 from pykaproducer._config.security import NAMES as SECURITY
-from pykaproducer._config.security import SecuritySettings
+from pykaproducer._config.security import SecuritySettings, without_context
 from pykaproducer._config.serializers import Serializer
 from pykaproducer._config.unsupported import NOT_HONOURED
 from pykaproducer._config.validation import idempotence_conflicts, validate_combination
@@ -349,9 +348,13 @@ class Config(SecuritySettings, NetworkSettings):
         if self.client_id is None:
             object.__setattr__(self, "client_id", f"pykaproducer-{next(_numbers)}")
         self.choose_proxy()
-        security_validation.complete(self)
+        if self.given_security():
+            # Imported here, with all that it needs: most producers have none of these settings.
+            from pykaproducer._config import security_validation
+
+            security_validation.complete(self)
+            security_validation.check(self)
         validate_combination(self)
-        security_validation.check(self)
         # Last, so that no error names a maximum that was not given.
         for kind in _BACKOFFS:
             first, most = f"{kind}_ms", f"{kind}_max_ms"
@@ -359,7 +362,7 @@ class Config(SecuritySettings, NetworkSettings):
                 object.__setattr__(self, most, getattr(self, first))
 
     def __getstate__(self) -> dict[str, Any]:
-        return security_validation.without_context(self.__dict__)
+        return without_context(self.__dict__)
 
     @property
     def idempotent(self) -> bool:

@@ -24,7 +24,7 @@ from pykaproducer._pipeline.buffer_space import BufferSpaceWaiters
 from pykaproducer._pipeline.incomplete import FlushBarrier
 from pykaproducer._pipeline.metrics import ProducerMetrics
 from pykaproducer._pipeline.unreported import Taken
-from pykaproducer._pipeline.wiring import Pipeline
+from pykaproducer._pipeline.wiring import Pipeline, import_transactions
 from pykaproducer._pipeline.worker import spawn
 from pykaproducer._process import closing, lifecycle, producer_pickle, user_code
 from pykaproducer._process.admission_hooks import AdmissionHooks
@@ -103,6 +103,8 @@ class Producer(AdmissionHooks, TransactionalMethods):
         self._closed = False
         self._make_interceptors()
         crc32c_function()  # imported here, so that the first send() need not wait for it
+        if self.config.transactional_id is not None:
+            import_transactions()
         self._reset()
         lifecycle.register(self)
 

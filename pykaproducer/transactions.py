@@ -18,10 +18,7 @@ from pykaproducer._machines.transaction_states import (
     TransactionState,
     reports_failed_messages,
 )
-from pykaproducer._pipeline.coordinator_items import Control, ControlCaller
-from pykaproducer._pipeline.group import OffsetsToSend
 from pykaproducer._pipeline.transaction_errors import error_of
-from pykaproducer._pipeline.waiting_callers import SLACK
 from pykaproducer._process.transaction_block import BEFORE_FIRST, TransactionBlocks
 from pykaproducer._process.transaction_block import Transaction as Transaction
 from pykaproducer._util.group_offsets import group_metadata, group_offsets
@@ -35,6 +32,7 @@ from pykaproducer.errors import (
 if TYPE_CHECKING:
     from pykaproducer._machines.transaction_effects import AnswerCaller
     from pykaproducer._pipeline.buffer_space import BufferSpaceWaiters
+    from pykaproducer._pipeline.coordinator_items import OffsetsToSend
     from pykaproducer._pipeline.wiring import Pipeline
     from pykaproducer._util.clock import Clock
     from pykaproducer.config import Config
@@ -234,6 +232,8 @@ class TransactionalMethods(TransactionBlocks):
             TransactionTimeoutError: it is still under way; repeat the same call to keep waiting, or
                 abort the transaction.
         """
+        from pykaproducer._pipeline.coordinator_items import OffsetsToSend
+
         asked = OffsetsToSend(group_metadata(group), group_offsets(offsets))
         if asked.offsets:
             self._control(TransactionCall.OFFSETS, timeout, asked, waits=wait)
@@ -254,6 +254,8 @@ class TransactionalMethods(TransactionBlocks):
             raise TransactionStateError(
                 f"{call.value}(): the producer has no id; set transactional_id"
             )
+        from pykaproducer._pipeline.coordinator_items import Control, ControlCaller
+
         self._check_may_control(f"{call.value}()")
         deadline = self._clock.after(timeout)
         self._ensure_started()
@@ -302,7 +304,7 @@ class TransactionalMethods(TransactionBlocks):
             return None
         if deadline is None:
             deadline = self._clock.monotonic() + self.config.max_block_ms / 1000
-        return deadline + SLACK
+        return deadline
 
     # Copies --------------------------------------------------------------------------------------
 

@@ -8,7 +8,6 @@ only the Java client has are in ``_config/java.py``.
 
 from __future__ import annotations
 
-import difflib
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -166,6 +165,8 @@ def _reason(name: Any, known: Mapping[str, Setting]) -> tuple[str, bool]:
     foreign = _foreign(name)
     if foreign is not None:
         return foreign
+    import difflib  # only for an error
+
     near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=_NEAR)
     if not near:
         return "is unknown, and no setting has a similar name", True

@@ -7,11 +7,12 @@ Names and meanings are kafka-python's, and otherwise those of librdkafka. Java's
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pykaproducer._config.oauth_settings import OAuthSettings, sends_secrets_in_clear
-from pykaproducer._config.schema import FLAG, TEXT, Kind, optional, setting
+from pykaproducer._config.schema import FLAG, TEXT, Kind, differ, optional, setting
 from pykaproducer._config.security_kinds import PASSWORD, PATH, PEM, TLS_VERSIONS, path, upper
 from pykaproducer.errors import ConfigurationError
 
@@ -275,6 +276,11 @@ class SecuritySettings(OAuthSettings):
             "encrypt it"
         )
 
+    def given_security(self) -> set[str]:
+        """Return the names of these settings whose values are not the defaults."""
+        fields = self.__dataclass_fields__
+        return {name for name in NAMES if differ(getattr(self, name), fields[name].default)}
+
     def fill_in(self, name: str, value: Any, given_as: str) -> None:
         """Set *name* to *value*, which the setting *given_as* implies."""
         field = self.__dataclass_fields__[name]
@@ -288,3 +294,17 @@ class SecuritySettings(OAuthSettings):
 
 #: The names of these settings.
 NAMES: Final = frozenset(SecuritySettings.__dataclass_fields__)
+
+
+def without_context(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the picklable state of a configuration.
+
+    Raises:
+        ConfigurationError: it has an SSL context, which cannot be pickled.
+    """
+    if state.get("ssl_context") is not None:
+        raise ConfigurationError(
+            "setting ssl_context: a context cannot be pickled; set the files (ssl_cafile, "
+            "ssl_certfile, ssl_keyfile) instead, or create the producer in the process that uses it"
+        )
+    return dict(state)

@@ -6,15 +6,14 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Iterable
+from typing import Final
 
 from pykaproducer._config import jaas
 from pykaproducer._config.key_store import AUTHORITIES, CERTIFICATES, is_pem, read_file
 from pykaproducer._config.oauth_settings import OAuthSettings
 from pykaproducer._config.oauth_validation import LOGIN_OPTIONS, check_tokens, login_options
-from pykaproducer._config.schema import differ
-from pykaproducer._config.security import MECHANISMS, NAMES, SecuritySettings
+from pykaproducer._config.security import MECHANISMS, SecuritySettings
 from pykaproducer.errors import ConfigurationError, UnsupportedFeatureError
 
 #: The mechanisms to which each setting belongs.
@@ -172,11 +171,7 @@ def login_settings(text: str, mechanism: str | None = None) -> dict[str, str]:
 
 def check(config: SecuritySettings) -> None:
     """Raise ConfigurationError for conflicting settings and for unusable files."""
-    given = {
-        name
-        for name, field in config.__dataclass_fields__.items()
-        if name in NAMES and differ(getattr(config, name), field.default)
-    }
+    given = config.given_security()
     protocol = config.security_protocol
     if not config.uses_tls:
         _refuse(given, "ssl_", f"security_protocol is {protocol!r}, without TLS", "SSL")
@@ -280,17 +275,3 @@ def _check_sources(given: set[str]) -> None:
             raise ConfigurationError(
                 f"setting {name}: it belongs to a certificate, but {needed[0]} is not set"
             )
-
-
-def without_context(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the picklable state of a configuration.
-
-    Raises:
-        ConfigurationError: it has an SSL context, which cannot be pickled.
-    """
-    if state.get("ssl_context") is not None:
-        raise ConfigurationError(
-            "setting ssl_context: a context cannot be pickled; set the files (ssl_cafile, "
-            "ssl_certfile, ssl_keyfile) instead, or create the producer in the process that uses it"
-        )
-    return dict(state)

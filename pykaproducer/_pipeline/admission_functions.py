@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pykaproducer._kernel import Chunk, TopicSlot
-from pykaproducer._pipeline.coordinator import Admission
+
+if TYPE_CHECKING:
+    from pykaproducer._pipeline.coordinator import Admission
 
 
 @dataclass(frozen=True, slots=True)

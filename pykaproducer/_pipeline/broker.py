@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from pykaproducer._kernel import ProduceRequest, RequestSealer, Slice
 from pykaproducer._machines.backlog import Backlog, Sweep
@@ -39,19 +40,19 @@ from pykaproducer._pipeline.bridge import (
     Up,
 )
 from pykaproducer._pipeline.broker_events import (
+    Drain,
     Enqueue,
     EnqueueNew,
     Event,
     FlushStarted,
     Shutdown,
+    TransactionChanged,
     Unused,
     is_small,
     unused_time,
 )
 from pykaproducer._pipeline.caller_paths import CallerPaths
 from pykaproducer._pipeline.connection_log import ConnectionLog
-from pykaproducer._pipeline.coordinator import Coordinator
-from pykaproducer._pipeline.coordinator_items import BrokerDrained, Drain, TransactionChanged
 from pykaproducer._pipeline.held_puller import HeldPuller
 from pykaproducer._pipeline.held_slots import HeldSlots
 from pykaproducer._pipeline.last_errors import LastErrors
@@ -71,10 +72,11 @@ from pykaproducer._util.compression import Compressor
 from pykaproducer._util.memory import NO_MEMORY
 from pykaproducer.config import Config
 
-BrokerItem = Event | TransactionChanged | Drain
+if TYPE_CHECKING:
+    from pykaproducer._pipeline.coordinator import Coordinator
 
 
-class BrokerWorker(Worker[BrokerItem]):
+class BrokerWorker(Worker[Event]):
     """Seals batches, sends them, and has the responses handled.
 
     *is_flushing* returns whether batches must not linger; *held*: the messages that the dispatcher
@@ -180,7 +182,7 @@ class BrokerWorker(Worker[BrokerItem]):
             sent=self._sent,
         )
 
-    def handle(self, item: BrokerItem) -> None:
+    def handle(self, item: Event) -> None:
         match item:
             case Enqueue():
                 self._put(item.buffer, item.item)
@@ -255,7 +257,7 @@ class BrokerWorker(Worker[BrokerItem]):
             offers = []
         self._callers.offer(offers, alone=not self._requests)
 
-    def can_run_inline(self, item: BrokerItem) -> bool:
+    def can_run_inline(self, item: Event) -> bool:
         # Large batches are encoded in this stage's own thread. The calling thread, which may be the
         # dispatcher's, continues with its next item and is never late for a deadline.
         return self.batcher.is_small(SMALL) and is_small(item, SMALL)
@@ -400,7 +402,7 @@ class BrokerWorker(Worker[BrokerItem]):
         self._seal_due()
         if self._drain is not None and not self._requests:
             drain, self._drain = self._drain, None
-            drain.report(BrokerDrained(drain.serial, self))
+            drain.report(self)
         if self._held.look():
             self._seal_due()  # with the messages that were left because the request was full
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pykaproducer._kernel import Slice
 from pykaproducer._machines.backlog import Backlog, Sweep
@@ -13,6 +14,9 @@ from pykaproducer._pipeline.bridge import BridgeEvent, ResponseReceived
 from pykaproducer._pipeline.metadata_events import ViewChanged
 from pykaproducer._pipeline.producer_id import NoProducerId, ProducerIdCame
 from pykaproducer.config import Config
+
+if TYPE_CHECKING:
+    from pykaproducer._pipeline.worker import AnyWorker
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,18 @@ class Unused:
     """The last PartitionWorker has released this worker."""
 
 
+@dataclass(frozen=True, slots=True)
+class TransactionChanged:
+    """Partitions were added to the transaction."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Call *report* with the worker when it has no batch in flight."""
+
+    report: Callable[[AnyWorker], None]
+
+
 #: An unused worker ends after connections_max_idle_ms, but not before this (seconds).
 _UNUSED_LEAST: Final = 30.0
 #: An unused worker ends after this if idle connections are never closed (seconds).
@@ -72,6 +88,8 @@ Event = (
     | FlushStarted
     | Unused
     | Shutdown
+    | TransactionChanged
+    | Drain
 )
 
 

@@ -53,6 +53,7 @@ from pykaproducer._machines.transaction_states import (
 from pykaproducer._machines.transactions import TransactionMachine
 from pykaproducer._net.connection import Answered
 from pykaproducer._net.transport import Network
+from pykaproducer._pipeline.broker_events import Drain, TransactionChanged
 from pykaproducer._pipeline.coordinator_connection import CoordinatorConnection
 from pykaproducer._pipeline.coordinator_items import (
     AllReported,
@@ -62,12 +63,9 @@ from pykaproducer._pipeline.coordinator_items import (
     CallerWaits,
     Control,
     ControlCaller,
-    CoordinatorItem,
-    Drain,
     LeaderWithoutTv2,
     RowFailed,
     RowsFailed,
-    TransactionChanged,
     WantPartition,
 )
 from pykaproducer._pipeline.coordinator_requests import CoordinatorRequest, request_of, tell_answer
@@ -95,6 +93,23 @@ _MOST_GROUP_STAGES = 4
 
 #: The calls that may have committed a transaction.
 _COMMITS = frozenset({TransactionCall.COMMIT, TransactionCall.CLOSE})
+
+
+CoordinatorItem = (
+    Control
+    | CallerLeft
+    | CallerWaits
+    | WantPartition
+    | LeaderWithoutTv2
+    | RowFailed
+    | AllSettled
+    | AllReported
+    | RowsFailed
+    | BrokerDrained
+    | CoordinatorCame
+    | OffsetsAnswered
+    | GroupUnused
+)
 
 
 class Admission(Protocol):
@@ -198,12 +213,30 @@ class Coordinator(CoordinatorConnection[CoordinatorItem]):
         producer = self.view.producer
         return (-1, -1) if producer is None else (producer.producer_id, producer.epoch)
 
-    def row_failed(self, error: BaseException, serial: int | None = None) -> None:
+    def want_partition(self, serial: int, topic: str, partition: int) -> None:
+        """Have a partition added to a transaction, with TV1. From any thread."""
+        self.put(WantPartition(serial, topic, partition))
+
+    def leader_lacks_tv2(self) -> None:
+        """Report that a leader does not support the requests of TV2. From any thread."""
+        self.put(LeaderWithoutTv2())
+
+    def row_failed(
+        self,
+        error: BaseException,
+        serial: int | None = None,
+        code: int | None = None,
+        *,
+        fatal: bool = False,
+        fenced: bool = False,
+    ) -> None:
         """Report the failure of a row, before it counts as settled. From any thread.
 
-        *serial*: the ordinal of its transaction; None: the one that is open.
+        *serial*: the ordinal of its transaction; None: the one that is open. For the others see
+        :class:`RowFailed`.
         """
-        self.put(RowFailed(self.view.serial if serial is None else serial, error))
+        serial = self.view.serial if serial is None else serial
+        self.put(RowFailed(serial, error, code, fatal=fatal, fenced=fenced))
 
     def failure_reporter(self) -> Callable[[BaseException], None]:
         """Return what reports the failure of a row of the present transaction. From any thread.
@@ -219,10 +252,11 @@ class Coordinator(CoordinatorConnection[CoordinatorItem]):
     # Calls ---------------------------------------------------------------------------------------
 
     def call(self, control: Control, until: float | None = None) -> AnswerCaller | None:
-        """Hand over a control call, and return its result; None if *until* passes. By its caller.
+        """Hand over a control call, and return its result; None if it is late. By its caller.
 
         The stage keeps the deadline of a call, unless a name server or a token provider blocks it.
-        *until* limits the wait then, or ``max_block_ms`` after the stage was seen at work.
+        *until* (and a short time) limits the wait then, or ``max_block_ms`` after the stage was
+        seen at work.
         """
         return self._waiting.call(control, until, self._config.max_block_ms / 1000)
 
@@ -443,11 +477,15 @@ class Coordinator(CoordinatorConnection[CoordinatorItem]):
         self._draining = set()
         workers = list(self._broker_workers())
         for worker in workers:
-            worker.put(Drain(serial, self.put))
+            worker.put(Drain(functools.partial(self._broker_drained, serial)))
             if not worker.stopping:
                 self._draining.add(worker)
         if not self._draining:
             self._drained(serial, self.clock.monotonic())
+
+    def _broker_drained(self, serial: int, worker: AnyWorker) -> None:
+        """Take the report of a BrokerWorker. By its thread."""
+        self.put(BrokerDrained(serial, worker))
 
     def _drained(self, serial: int, now: float) -> None:
         spent = self.tallies.missed_some()

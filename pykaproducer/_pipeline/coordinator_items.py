@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from pykaproducer._machines.transaction_effects import AnswerCaller
-from pykaproducer._machines.transaction_states import TransactionCall
-from pykaproducer._pipeline.group import GroupUnused, OffsetsAnswered, OffsetsToSend
-from pykaproducer._pipeline.metadata_events import CoordinatorCame
-from pykaproducer._pipeline.worker import AnyWorker
 from pykaproducer._util.clock import held_lock
+
+if TYPE_CHECKING:
+    from pykaproducer._machines.transaction_effects import AnswerCaller
+    from pykaproducer._machines.transaction_states import TransactionCall
+    from pykaproducer._pipeline.worker import AnyWorker
+    from pykaproducer._util.group_offsets import GroupMetadata, GroupOffset
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetsToSend:
+    """The arguments of one ``send_offsets_to_transaction()``."""
+
+    group: GroupMetadata
+    offsets: tuple[GroupOffset, ...]
 
 
 class ControlCaller:
@@ -121,33 +130,3 @@ class BrokerDrained:
 
     serial: int
     worker: AnyWorker
-
-
-@dataclass(frozen=True, slots=True)
-class Drain:
-    """For a BrokerWorker: call *report* with :class:`BrokerDrained` when no batch is in flight."""
-
-    serial: int
-    report: Callable[[BrokerDrained], None]
-
-
-@dataclass(frozen=True, slots=True)
-class TransactionChanged:
-    """For a BrokerWorker: partitions were added to the transaction."""
-
-
-CoordinatorItem = (
-    Control
-    | CallerLeft
-    | CallerWaits
-    | WantPartition
-    | LeaderWithoutTv2
-    | RowFailed
-    | AllSettled
-    | AllReported
-    | RowsFailed
-    | BrokerDrained
-    | CoordinatorCame
-    | OffsetsAnswered
-    | GroupUnused
-)

@@ -13,16 +13,12 @@ from pykaproducer._machines.refresh import Handled
 from pykaproducer._pipeline.metadata_events import CoordinatorCame, WantCoordinator
 from pykaproducer._pipeline.worker import Worker
 from pykaproducer._wire.messages import ApiKey
-from pykaproducer._wire.transactions import (
-    CoordinatorKind,
-    decode_find_coordinator,
-    find_coordinator_request,
-)
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from pykaproducer._pipeline.metadata import Metadata
+    from pykaproducer._wire.transactions import CoordinatorKind
 
 
 class CoordinatorLookups:
@@ -43,6 +39,9 @@ class CoordinatorLookups:
 
     def ask(self, metadata: Metadata) -> None:
         """Send the oldest lookup. Only while *metadata* has a connection."""
+        # Imported before, with the stage that wants the lookup.
+        from pykaproducer._wire.transactions import find_coordinator_request
+
         kind, key = self._in_flight = next(iter(self._wanted))
         if metadata.refuses(ApiKey.FIND_COORDINATOR) is not None:
             self._deliver(CoordinatorCame(key, None, ErrorCode.UNSUPPORTED_VERSION))
@@ -64,6 +63,8 @@ class CoordinatorLookups:
             # The connection was closed because of a response that came together with this one. The
             # lookup is repeated.
             return Handled(0, None, in_vain=False)
+        from pykaproducer._wire.transactions import decode_find_coordinator
+
         what = self._in_flight
         answer = decode_find_coordinator(version, payload, [what[1]])
         (found,) = answer.coordinators

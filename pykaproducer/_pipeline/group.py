@@ -28,11 +28,12 @@ from pykaproducer._net.connection import Answered
 from pykaproducer._net.transport import Network
 from pykaproducer._pipeline.broker_events import unused_time
 from pykaproducer._pipeline.coordinator_connection import CoordinatorConnection
+from pykaproducer._pipeline.coordinator_items import OffsetsToSend
 from pykaproducer._pipeline.metadata import Metadata
 from pykaproducer._pipeline.metadata_events import CoordinatorCame
 from pykaproducer._pipeline.worker import AnyWorker, StageContext
 from pykaproducer._util.clock import earlier
-from pykaproducer._util.group_offsets import GroupMetadata, GroupOffset
+from pykaproducer._util.group_offsets import GroupOffset
 from pykaproducer._util.randomness import system_random
 from pykaproducer._wire.messages import ApiKey
 from pykaproducer._wire.transactions import (
@@ -46,14 +47,6 @@ from pykaproducer.config import Config
 _HAS_MEMBER = 3
 #: The first version that adds the group to the transaction (KIP-890).
 _ADDS_GROUP = 5
-
-
-@dataclass(frozen=True, slots=True)
-class OffsetsToSend:
-    """The arguments of one ``send_offsets_to_transaction()``."""
-
-    group: GroupMetadata
-    offsets: tuple[GroupOffset, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from pykaproducer._machines.cluster import LeaderHint
 from pykaproducer._pipeline.worker import Worker
 from pykaproducer._wire.messages import BrokerAddress
-from pykaproducer._wire.transactions import CoordinatorKind
 
 if TYPE_CHECKING:
     from pykaproducer._pipeline.producer_id import NoProducerId, ProducerIdCame
+    from pykaproducer._wire.transactions import CoordinatorKind
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ Batches of new messages under a valid producer id are sealed by one compiled cal
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from pykaproducer._errors.formatting import format_partition
 from pykaproducer._kernel import (
@@ -24,10 +24,8 @@ from pykaproducer._machines.batch import Batch
 from pykaproducer._machines.coordination import TV1
 from pykaproducer._machines.introduction_turn import IntroductionTurn
 from pykaproducer._machines.partition_buffer import PartitionBuffer
-from pykaproducer._machines.transaction_states import Touch, TransactionView
 from pykaproducer._machines.window import Window
-from pykaproducer._pipeline.coordinator import Coordinator
-from pykaproducer._pipeline.coordinator_items import TransactionChanged, WantPartition
+from pykaproducer._pipeline.broker_events import TransactionChanged
 from pykaproducer._pipeline.last_errors import LastErrors
 from pykaproducer._pipeline.metadata import Metadata
 from pykaproducer._pipeline.producer_id import NoProducerId, ProducerIdCame
@@ -38,6 +36,10 @@ from pykaproducer._util.compression import Compressor
 from pykaproducer._util.guarded_log import GuardedLogger
 from pykaproducer._util.memory import NO_MEMORY
 from pykaproducer.config import Config
+
+if TYPE_CHECKING:
+    from pykaproducer._machines.transaction_states import Touch, TransactionView
+    from pykaproducer._pipeline.coordinator import Coordinator
 
 log = GuardedLogger("pykaproducer.broker")
 
@@ -255,7 +257,7 @@ class RequestBuilder:
         if not buffer.pending:
             self._batcher.reschedule(buffer)
         elif view.protocol == TV1 and place not in view.added:
-            self._coordinator.put(WantPartition(view.serial, *place))
+            self._coordinator.want_partition(view.serial, *place)
             self._wait(buffer)
         elif view.protocol != TV1 and not self._takes_turn(view.turn, now):
             self._wait(buffer)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import pykaproducer._kernel as _kernel
 from pykaproducer._errors.codes import ErrorCode
@@ -31,8 +32,6 @@ from pykaproducer._machines.coordination import soon_delay
 from pykaproducer._machines.partition_buffer import PartitionBuffer
 from pykaproducer._machines.verdicts import Action, Verdict, classify
 from pykaproducer._pipeline.bridge import RequestsLost, ResponseReceived
-from pykaproducer._pipeline.coordinator import Coordinator
-from pykaproducer._pipeline.coordinator_items import LeaderWithoutTv2, RowFailed
 from pykaproducer._pipeline.last_errors import LastErrors
 from pykaproducer._pipeline.metadata import Metadata
 from pykaproducer._pipeline.metrics import ProducerMetrics
@@ -44,6 +43,9 @@ from pykaproducer._util.randomness import system_random
 from pykaproducer._wire.produce import ProduceAnswer, ProducedPartition, results_of
 from pykaproducer.config import Config
 from pykaproducer.errors import DeliveryError, Status, delivery_error_for
+
+if TYPE_CHECKING:
+    from pykaproducer._pipeline.coordinator import Coordinator
 
 #: From this retry level on, a temporary error also triggers a metadata refresh. A broker that is
 #: cut off from the controllers may still act as the leader and never report that it no longer is.
@@ -322,20 +324,18 @@ class ProduceResponseHandler:
     ) -> Failure:
         """Reject *batch*. The transaction must be aborted, so no sequence number is corrected."""
         if answer.error_code == ErrorCode.UNSUPPORTED_VERSION:
-            coordinator.put(LeaderWithoutTv2())
+            coordinator.leader_lacks_tv2()
         advice = ADVICE_IN_TRANSACTIONS.get(answer.error_code)
         make_error = self._rejection(batch, answer, answer.error_message, advice=advice)
         report: Callable[[], None] | None = None
         if verdict.fatal and (batch.producer_id, batch.producer_epoch) == coordinator.current:
             report = functools.partial(
-                coordinator.put,
-                RowFailed(
-                    coordinator.view.serial,
-                    make_error(Status.POSSIBLY_PERSISTED),
-                    answer.error_code,
-                    fatal=True,
-                    fenced=verdict.fenced,
-                ),
+                coordinator.row_failed,
+                make_error(Status.POSSIBLY_PERSISTED),
+                coordinator.view.serial,
+                answer.error_code,
+                fatal=True,
+                fenced=verdict.fenced,
             )
         for part in batch.parts:
             part.unclaim()

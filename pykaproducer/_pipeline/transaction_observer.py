@@ -10,7 +10,7 @@ once for each reason; that they are committed again; and a fatal error.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pykaproducer._machines.coordination import CommitOutcome
 from pykaproducer._machines.transaction_states import (
@@ -19,10 +19,12 @@ from pykaproducer._machines.transaction_states import (
     TransactionFailure,
     TransactionState,
 )
-from pykaproducer._machines.transactions import TransactionMachine
-from pykaproducer._pipeline.metrics import TransactionMetrics
 from pykaproducer._pipeline.transaction_errors import error_of
 from pykaproducer._util.guarded_log import GuardedLogger
+
+if TYPE_CHECKING:
+    from pykaproducer._machines.transactions import TransactionMachine
+    from pykaproducer._pipeline.metrics import TransactionMetrics
 
 log = GuardedLogger("pykaproducer.transactions")
 

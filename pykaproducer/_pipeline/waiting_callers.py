@@ -17,7 +17,7 @@ from pykaproducer._util import threads
 from pykaproducer._util.clock import Clock
 
 #: How long after its deadline a call stops waiting for the stage (seconds).
-SLACK: Final = 0.5
+_SLACK: Final = 0.5
 
 
 class WaitingCallers:
@@ -39,10 +39,10 @@ class WaitingCallers:
         self._gave_up = False
 
     def call(self, control: Control, until: float | None, patience: float) -> AnswerCaller | None:
-        """Hand over a control call, and return its result; None if *until* passes. By its caller.
+        """Hand over a control call, and return its result; None if it is late. By its caller.
 
-        *until* None: the stage decides when the call ends. None is returned if it is blocked then:
-        it has to react every *patience* seconds.
+        *until*: when the stage should have ended the call. None: the stage decides when. None is
+        returned if it is blocked then: it has to react every *patience* seconds.
 
         No call waits forever: this method (1) adds the caller, (2) reads ``_gave_up``;
         :meth:`give_up` (1) sets that, (2) ends the wait of all callers.
@@ -56,7 +56,7 @@ class WaitingCallers:
             if until is None:
                 self._wait_for_stage(caller, patience)
             else:
-                threads.acquire(self._clock, caller.done, until)
+                threads.acquire(self._clock, caller.done, until + _SLACK)
         except BaseException:  # KeyboardInterrupt
             self.leave(caller)
             raise
@@ -70,10 +70,10 @@ class WaitingCallers:
 
     def _wait_for_stage(self, caller: ControlCaller, patience: float) -> None:
         clock = self._clock
-        while not threads.acquire(clock, caller.done, clock.monotonic() + max(patience, SLACK)):
+        while not threads.acquire(clock, caller.done, clock.monotonic() + max(patience, _SLACK)):
             caller.seen = False
             self._put(CallerWaits(caller))
-            if threads.acquire(clock, caller.done, clock.monotonic() + SLACK) or not caller.seen:
+            if threads.acquire(clock, caller.done, clock.monotonic() + _SLACK) or not caller.seen:
                 return
 
     def leave(self, caller: ControlCaller) -> None:

@@ -17,7 +17,7 @@ import traceback
 import weakref
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from pykaproducer._errors.formatting import format_partition
 from pykaproducer._errors.tracebacks import copied
@@ -31,11 +31,9 @@ from pykaproducer._pipeline.bridge import CallerHooks
 from pykaproducer._pipeline.broker import BrokerWorker
 from pykaproducer._pipeline.broker_events import FlushStarted, Shutdown
 from pykaproducer._pipeline.broker_registry import Brokers
-from pykaproducer._pipeline.coordinator import Coordinator
 from pykaproducer._pipeline.current_thread import in_a_stage_with
 from pykaproducer._pipeline.dispatcher import Dispatcher
 from pykaproducer._pipeline.dispatcher_items import CallersChunk, FlushMark, TakeHeld
-from pykaproducer._pipeline.group import GroupCoordinator, GroupUnused, OffsetsAnswered
 from pykaproducer._pipeline.incomplete import FlushBarrier, IncompleteChunks
 from pykaproducer._pipeline.last_errors import LastErrors
 from pykaproducer._pipeline.log_writer import LogWriter
@@ -46,7 +44,6 @@ from pykaproducer._pipeline.reports import Reports, ReportsCollaborators, Settle
 from pykaproducer._pipeline.retry import RetryHandler
 from pykaproducer._pipeline.token_fetcher import TokenFetcher
 from pykaproducer._pipeline.topic import TopicWorker
-from pykaproducer._pipeline.transaction_rows import TransactionRows
 from pykaproducer._pipeline.unreported import UnreportedFailures
 from pykaproducer._pipeline.worker import AnyWorker, StageContext
 from pykaproducer._util import compression
@@ -57,9 +54,21 @@ from pykaproducer._util.memory import NO_MEMORY
 from pykaproducer.config import Config
 from pykaproducer.errors import AbortedError, DeliveryError, ProducerBrokenError, Status
 
+if TYPE_CHECKING:
+    from pykaproducer._pipeline.coordinator import Coordinator
+    from pykaproducer._pipeline.group import GroupCoordinator, GroupUnused, OffsetsAnswered
+
 W = TypeVar("W", bound=AnyWorker)
 
 log = GuardedLogger("pykaproducer.producer")
+
+
+def import_transactions() -> None:
+    """Import what only transactional producers need, in the thread that constructs one.
+
+    A stage that imported it would hold the locks of these modules: see ``_util/checksum.py``.
+    """
+
 
 #: Maximum time for which messages stay in the open chunk while no broker takes more (seconds).
 _LONGEST_HOLD: Final = 0.1
@@ -154,6 +163,9 @@ class Pipeline:
         admission = self._admission.transactions
         if self.config.transactional_id is None or admission is None:
             return None
+        from pykaproducer._pipeline.coordinator import Coordinator
+        from pykaproducer._pipeline.transaction_rows import TransactionRows
+
         rows = TransactionRows(
             self.dispatcher, lambda: self.retry, self._barriers, self._end_lingering
         )
@@ -177,6 +189,8 @@ class Pipeline:
     def _new_group(
         self, group: str, number: int, report: Callable[[OffsetsAnswered | GroupUnused], None]
     ) -> GroupCoordinator:
+        from pykaproducer._pipeline.group import GroupCoordinator
+
         common = self._context, self.config, self.network, self.metadata
         return self._add(GroupCoordinator(*common, report, group, number))
 

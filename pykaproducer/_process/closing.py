@@ -21,25 +21,26 @@ transaction when ``transaction_timeout_ms`` has passed.
 from __future__ import annotations
 
 from collections import deque
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from pykaproducer._errors.formatting import counted
-from pykaproducer._machines.transaction_effects import AnswerCaller
 from pykaproducer._machines.transaction_states import (
     ENDING,
     FailureKind,
     TransactionCall,
     TransactionState,
 )
-from pykaproducer._pipeline.coordinator_items import Control, ControlCaller
 from pykaproducer._pipeline.transaction_errors import error_of
 from pykaproducer._pipeline.unreported import Failures, Taken, UnreportedFailures
-from pykaproducer._pipeline.waiting_callers import SLACK
-from pykaproducer._pipeline.wiring import Pipeline
 from pykaproducer._util.clock import Clock
 from pykaproducer._util.guarded_log import GuardedLogger
 from pykaproducer.config import Config
 from pykaproducer.errors import CommitOutcome, DeliveryFailures, FlushTimeoutError
+
+if TYPE_CHECKING:
+    from pykaproducer._machines.transaction_effects import AnswerCaller
+    from pykaproducer._pipeline.coordinator_items import Control
+    from pykaproducer._pipeline.wiring import Pipeline
 
 log = GuardedLogger("pykaproducer.producer")
 
@@ -169,6 +170,8 @@ def end_transaction(
     timeout: float | None,
 ) -> None:
     """Abort an open transaction, or wait for the end of one that is being ended."""
+    from pykaproducer._pipeline.coordinator_items import Control, ControlCaller
+
     config, clock = producer.config, producer._clock
     state = coordinator.state
     if state not in _OPEN | ENDING:
@@ -188,9 +191,7 @@ def end_transaction(
             seconds += config.delivery_timeout_ms / 1000
         deadline = clock.monotonic() + seconds
     # The stage keeps the deadline, unless a resolver blocks it.
-    ended = coordinator.call(
-        Control(TransactionCall.CLOSE, ControlCaller(), deadline), deadline + SLACK
-    )
+    ended = coordinator.call(Control(TransactionCall.CLOSE, ControlCaller(), deadline), deadline)
     if ended is None or (ended.failure is not None and ended.failure.kind in _UNFINISHED):
         unsure = ended is not None and ended.outcome is CommitOutcome.POSSIBLY_COMMITTED
         text = "its commit was not confirmed" if unsure else _left_open(config)

@@ -49,7 +49,7 @@ from pykaproducer.errors import Status, TransactionStateError
 from pykaproducer.transactions import PreparedTransaction, prepared_of
 
 if TYPE_CHECKING:
-    from pykaproducer._pipeline.group import OffsetsToSend
+    from pykaproducer._pipeline.coordinator_items import OffsetsToSend
     from pykaproducer._pipeline.metrics import ProducerMetrics
     from pykaproducer._util.clock import Clock
     from pykaproducer.config import Config

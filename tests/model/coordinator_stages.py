@@ -208,7 +208,7 @@ class TransactionalPipeline(ModelPipeline):
         )
 
     def _new_coordinator(self) -> Coordinator | None:
-        with mock.patch("pykaproducer._pipeline.wiring.Coordinator", self.coordinator_type):
+        with mock.patch("pykaproducer._pipeline.coordinator.Coordinator", self.coordinator_type):
             coordinator = super()._new_coordinator()
         assert isinstance(coordinator, ModelCoordinator)
         self.connections.append(coordinator)
@@ -217,7 +217,7 @@ class TransactionalPipeline(ModelPipeline):
     def _new_group(
         self, group: str, number: int, report: Callable[[OffsetsAnswered], None]
     ) -> GroupCoordinator:
-        with mock.patch("pykaproducer._pipeline.wiring.GroupCoordinator", self.group_type):
+        with mock.patch("pykaproducer._pipeline.group.GroupCoordinator", self.group_type):
             stage = super()._new_group(group, number, report)
         assert isinstance(stage, ModelGroupCoordinator)
         self.connections.append(stage)

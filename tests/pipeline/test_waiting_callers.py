@@ -36,7 +36,7 @@ def test_a_result_that_comes_as_the_time_is_over_is_read_once() -> None:
         return TransactionFailure(FailureKind.CLOSED, TransactionState.READY, call)
 
     waiting = WaitingCallers(clock, put, failure_of)
-    result = waiting.call(Control(TransactionCall.COMMIT, caller), clock.monotonic(), 1.0)
+    result = waiting.call(Control(TransactionCall.COMMIT, caller), clock.monotonic() - 1.0, 1.0)
     assert left == [caller]
     assert caller.left
     assert result is None

@@ -15,7 +15,8 @@ from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._errors.formatting import format_error_code, kafka_class
 from pykaproducer._errors.hints import ADVICE
 from pykaproducer._machines.verdicts import Action, classify
-from pykaproducer._pipeline.coordinator_items import CoordinatorItem, RowFailed
+from pykaproducer._pipeline.coordinator import CoordinatorItem
+from pykaproducer._pipeline.coordinator_items import RowFailed
 from pykaproducer.errors import (
     BrokerRejectedError,
     RetriesExhaustedError,

@@ -15,7 +15,8 @@ from kafka.errors import TopicAuthorizationFailedError
 from pykaproducer import Delivery, Producer, Status
 from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._errors.formatting import kafka_class
-from pykaproducer._pipeline.coordinator_items import CoordinatorItem, RowsFailed
+from pykaproducer._pipeline.coordinator import CoordinatorItem
+from pykaproducer._pipeline.coordinator_items import RowsFailed
 from pykaproducer._pipeline.partition import PartitionWorker
 from pykaproducer._pipeline.wiring import Pipeline
 from pykaproducer.errors import PartitionerError
