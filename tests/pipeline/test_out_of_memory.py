@@ -549,7 +549,7 @@ def test_a_step_of_a_stage_without_memory(
         told(error, delivery)
 
     # With a partitioner in Python, send() leaves everything to the stages.
-    settings = {"partitioner": to_the_first, "delivery_timeout_ms": 3_000}
+    settings = {"partitioner": to_the_first, "delivery_timeout_ms": 20_000}
     for number in range(first, 120, 24):
         told = Told()
         with ScriptedCluster(topics={"t": 1}) as cluster:
