@@ -254,14 +254,14 @@ class TransactionalMethods(TransactionBlocks):
             raise TransactionStateError(
                 f"{call.value}(): the producer has no id; set transactional_id"
             )
-        from pykaproducer._pipeline.coordinator_items import Control, ControlCaller
-
         self._check_may_control(f"{call.value}()")
         deadline = self._clock.after(timeout)
         self._ensure_started()
         pipeline = self._pipeline
         if pipeline is None:
             raise ProducerClosedError(f"{call.value}(): the producer is closed")
+        from pykaproducer._pipeline.coordinator_items import Control, ControlCaller
+
         coordinator, caller = pipeline.coordinator, ControlCaller()
         assert coordinator is not None, "there is one with a transactional id"
         name = transactional_id or coordinator.transactional_id

@@ -17,7 +17,7 @@ from pykaproducer._kernel import Intercepted
 from pykaproducer._observability import kafka_metrics
 from pykaproducer._observability.kafka_metrics import Tables
 from pykaproducer._observability.stats_server import StatsServer
-from pykaproducer._pipeline import snapshot
+from pykaproducer._pipeline import snapshot, transaction_snapshot
 from pykaproducer._pipeline.metrics import BOUNDS, ProducerMetrics
 from pykaproducer._pipeline.trace import Recorder
 from pykaproducer.config import shown_settings
@@ -226,8 +226,6 @@ class ObservedProducer(_kernel.BlockAdmission):
         return found
 
     def _transaction_stats(self, transactional_id: str, now: float) -> dict[str, Any]:
-        from pykaproducer._pipeline import transaction_snapshot
-
         found = transaction_snapshot.counts(transactional_id, self._metrics.transactions)
         details = self._transaction_details(now)
         if details is not None:
@@ -241,8 +239,6 @@ class ObservedProducer(_kernel.BlockAdmission):
         pipeline = self._pipeline
         if pipeline is None or pipeline.coordinator is None:
             return None
-        from pykaproducer._pipeline import transaction_snapshot
-
         count = functools.partial(transaction_snapshot.partitions_in, pipeline)
         return transaction_snapshot.details(pipeline.coordinator, count, now)
 

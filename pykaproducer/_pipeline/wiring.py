@@ -68,6 +68,7 @@ def import_transactions() -> None:
 
     A stage that imported it would hold the locks of these modules: see ``_util/checksum.py``.
     """
+    from pykaproducer._pipeline import coordinator, transaction_rows  # noqa: F401
 
 
 #: Maximum time for which messages stay in the open chunk while no broker takes more (seconds).

@@ -78,7 +78,7 @@ def test_the_stages_import_nothing() -> None:
     """A stage that imports a module holds its lock: a fork at that moment locks the child up."""
     program = """
 import sys, threading
-from pykaproducer import Producer
+from pykaproducer import Producer, TopicPartition
 from pykaproducer.testing import ScriptedCluster
 
 class Recorder:
@@ -94,6 +94,11 @@ with ScriptedCluster(topics={"t": 3}) as cluster:
             outcomes = [producer.send("t", b"value", key=b"%d" % n) for n in range(50)]
             outcomes[0].add_callback(lambda metadata: None)
             assert outcomes[-1].result(20).topic == "t"
+    with cluster.producer(transactional_id="orders") as producer:
+        producer.init_transactions(20)
+        with producer.transaction():
+            producer.send("t", b"value")
+            producer.send_offsets_to_transaction({TopicPartition("t", 0): 1}, "readers")
     with cluster.producer(delivery_timeout_ms=1000, linger_ms=0) as producer:
         cluster.stop(0)
         expired = producer.send("t", b"value", partition=0)
@@ -101,6 +106,40 @@ with ScriptedCluster(topics={"t": 3}) as cluster:
 print("delivered")
 """
     assert run(program) == "delivered\n"
+
+
+def test_transactions_import_nothing_after_the_constructor() -> None:
+    """The thread of stats_socket, signal handlers and the last finalizers may call stats(), too."""
+    program = """
+import sys
+from pykaproducer import Producer
+from pykaproducer.errors import ProducerClosedError, TransactionTimeoutError
+
+class Recorder:
+    def find_spec(self, name, path=None, target=None):
+        print("imports", name)
+
+class Finalized:
+    def __del__(self, print=print, sys=sys, closed=ProducerClosedError):
+        assert sys.meta_path is None  # nothing can be imported any more
+        print(self.producer.stats()["transactions"]["state"])
+        try:
+            self.producer.begin_transaction()
+        except closed as error:
+            print(error)
+
+producer = Producer(bootstrap_servers="127.0.0.1:1", transactional_id="orders")
+sys.meta_path.insert(0, Recorder())
+print(producer.stats()["transactions"]["committed"])
+try:
+    producer.init_transactions(0)
+except TransactionTimeoutError:
+    print(producer.stats()["transactions"]["state"])
+finalized = Finalized()
+finalized.cycle, finalized.producer = finalized, producer
+del sys.meta_path[0]  # it would keep these variables
+"""
+    assert run(program) == "0\ninitializing\nclosed\nthe producer is closed\n"
 
 
 IDENTITY = """
