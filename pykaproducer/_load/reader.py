@@ -94,8 +94,8 @@ class FileReader(abc.ABC):
             for batch, position in self._read(own, part):
                 yield Read(self._completed(batch, schema, constants, row), position)
                 row += batch.num_rows
-        # Of an object that was replaced meanwhile, rows of both may have been read. An open file of
-        # this machine keeps its content.
+        # If an object was replaced in the meantime, rows of both versions may have been read. An
+        # open local file keeps its content.
         if self._version is not None and self._version != version_of(self.path):
             raise self._changed()
 
