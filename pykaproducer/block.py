@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pykaproducer._kernel as _kernel
 from pykaproducer import delivery
-from pykaproducer import interceptors as _interceptors
 from pykaproducer.delivery import TopicPartition
 from pykaproducer.errors import (
     BufferFullError,
@@ -26,6 +25,7 @@ from pykaproducer.errors import (
 
 if TYPE_CHECKING:
     from pykaproducer.config import Config
+    from pykaproducer.interceptors import Interceptors
 
 #: Types that are sequences, but of bytes or letters: one message, passed without a list around it.
 _ONE_CELL = (str, bytes, bytearray, memoryview)
@@ -220,7 +220,7 @@ class BlockProducer(_kernel.BlockAdmission):
     """The bulk methods of a producer, from which ``producer.Producer`` derives."""
 
     config: Config
-    _interceptors: _interceptors.Interceptors | None = None
+    _interceptors: Interceptors | None = None
 
     def send_many(
         self,
@@ -283,7 +283,7 @@ class BlockProducer(_kernel.BlockAdmission):
             return self._send_rows(made, topic, columns, delivery_timeout_ms)
         rows = self._interceptors.sent_rows(topic, columns)
         with self._interceptors.refusing(made._block, rows):
-            columns = _interceptors.columns(rows)
+            columns = self._interceptors.columns(rows)
             self._send_rows(made, topic, columns, delivery_timeout_ms)
         self._interceptors.watch_rows(made._block, rows)
         return made

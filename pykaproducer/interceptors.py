@@ -99,8 +99,9 @@ class Interceptors:
             if hasattr(each, "configure"):
                 each.configure(dict(configs))
 
-    def sent(self, record: ProducerRecord) -> ProducerRecord:
-        """Return the record to send instead of *record*."""
+    def sent(self, *fields: Any) -> ProducerRecord:
+        """Return the record to send; *fields*: those of the message, from the topic on."""
+        record = ProducerRecord(*fields)
         for each in self._all:
             if not hasattr(each, "on_send"):
                 continue
@@ -164,7 +165,7 @@ class Interceptors:
         values, keys, headers, partitions, timestamps = lists
         rows = []
         for row in zip(values, keys, headers, partitions, timestamps, strict=True):
-            record = self.sent(ProducerRecord(topic, *row))
+            record = self.sent(topic, *row)
             if record.topic != topic:
                 log.error(
                     "%s: an interceptor changed the topic in send_many(); ignored the change", topic
@@ -172,6 +173,17 @@ class Interceptors:
                 record = record.replace(topic=topic)
             rows.append(record)
         return rows
+
+    @staticmethod
+    def columns(rows: list[ProducerRecord]) -> tuple[Any, ...]:
+        """Return values, keys, headers, partitions and timestamps for ``send_many()``."""
+        return (
+            [row.value for row in rows],
+            _column([row.key for row in rows]),
+            _column([row.headers for row in rows]),
+            _column([row.partition for row in rows]),
+            _column([row.timestamp_ms for row in rows]),
+        )
 
     @contextlib.contextmanager
     def refusing(self, block: SentBlock, rows: list[ProducerRecord]) -> Iterator[None]:
@@ -254,20 +266,6 @@ def _nowhere(
     place = TopicPartition(topic, partition)
     when = -1 if timestamp is None else timestamp
     return RecordMetadata(topic, partition, place, offset, when, None, *sizes, -1)
-
-
-# Columns ------------------------------------------------------------------------------------------
-
-
-def columns(rows: list[ProducerRecord]) -> tuple[Any, ...]:
-    """Return the arguments of ``send_many()``: values, keys, headers, partitions, timestamps."""
-    return (
-        [row.value for row in rows],
-        _column([row.key for row in rows]),
-        _column([row.headers for row in rows]),
-        _column([row.partition for row in rows]),
-        _column([row.timestamp_ms for row in rows]),
-    )
 
 
 def _column(cells: list[Any]) -> list[Any] | None:

@@ -7,7 +7,6 @@ calls to the stage Coordinator and wait for the results. ``docs/transactions.rst
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from pykaproducer._machines.transaction_states import (
@@ -293,7 +292,7 @@ class TransactionalMethods(TransactionBlocks):
                 broken.outcome = failure.outcome
                 raise
         name = coordinator.transactional_id
-        raise error_of(replace(failure, call=call), name, pipeline.last_errors.cluster)
+        raise error_of(failure._replace(call=call), name, pipeline.last_errors.cluster)
 
     def _waits_until(self, call: TransactionCall, deadline: float | None) -> float | None:
         """Return when to stop waiting for the coordinator's stage, which should end *call* before.

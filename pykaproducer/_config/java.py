@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pykaproducer._config.schema import Setting, shown
 
@@ -58,8 +58,7 @@ _NO_EFFECT: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Limited:
+class _Limited(NamedTuple):
     """A setting that has no effect with some values, and is rejected with others."""
 
     #: The values without effect, besides the empty one. Those with a dot are classes.

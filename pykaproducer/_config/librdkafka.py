@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pykaproducer._config.schema import INT_MAX
 from pykaproducer._util.compression import CODECS
@@ -20,8 +19,7 @@ class Unfit(ValueError):
     """The text is not a valid value; the message says why, in librdkafka's words."""
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
+class Known(NamedTuple):
     """One of librdkafka's names."""
 
     name: str
@@ -438,7 +436,7 @@ def _all() -> dict[str, Known]:
         ]
     found = {row.name: row for row in rows}
     for alias, name in _ALIASES.items():
-        found[alias] = replace(found[name], name=alias, alias_of=name)
+        found[alias] = found[name]._replace(name=alias, alias_of=name)
     return found
 
 

@@ -118,7 +118,7 @@ PROXY: Final = Kind(
 )
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class NetworkSettings:
     """The settings of connections."""
 

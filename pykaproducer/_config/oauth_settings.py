@@ -113,7 +113,7 @@ _EXTENSIONS = optional(
 _METHODS = ("default", "oidc")
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class OAuthSettings:
     """The part of the configuration that concerns tokens."""
 

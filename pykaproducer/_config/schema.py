@@ -10,8 +10,9 @@ import math
 import operator
 import reprlib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import field
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from pykaproducer._config.serializers import parse_serializer
 from pykaproducer._util.compression import CODECS
@@ -33,8 +34,7 @@ class SecretInValueError(WrongValueError):
     """The value contains a secret and must not be shown. The text says why it is wrong."""
 
 
-@dataclass(frozen=True)
-class Kind:
+class Kind(NamedTuple):
     """The values that a setting accepts."""
 
     #: Description that follows "allowed: ".
@@ -54,8 +54,7 @@ class Kind:
     without_secrets: Callable[[Any], Any] = lambda value: value
 
 
-@dataclass(frozen=True)
-class Setting:
+class Setting(NamedTuple):
     """One row of the settings table."""
 
     name: str
@@ -67,7 +66,7 @@ class Setting:
     #: instead of underscores always counts as one and is not listed.
     aliases: tuple[str, ...] = ()
     #: Names whose values are in another unit, with the factor to ours.
-    scaled: Mapping[str, int] = field(default_factory=dict)
+    scaled: Mapping[str, int] = MappingProxyType({})
     #: Why the setting is accepted without effect; "" if it has an effect.
     no_effect: str = ""
     #: Why any value except the default is rejected; "" if the setting is supported.
@@ -138,7 +137,7 @@ def setting(default: Any, kind: Kind, doc: str, **more: Any) -> Any:
 
 def named(fields: Iterable[Any]) -> tuple[Setting, ...]:
     """Return the table rows for a configuration's fields."""
-    return tuple(replace(field.metadata["setting"], name=field.name) for field in fields)
+    return tuple(field.metadata["setting"]._replace(name=field.name) for field in fields)
 
 
 def shown(value: object) -> str:
@@ -240,7 +239,7 @@ def optional(kind: Kind, none: str = "None") -> Kind:
         return None if read_one is None or text.lower() in ("", "none", "null") else read_one(text)
 
     allowed = f"{kind.allowed}, or {none}"
-    return replace(kind, allowed=allowed, parse=parse, read=read if read_one else None)
+    return kind._replace(allowed=allowed, parse=parse, read=read if read_one else None)
 
 
 def choice(*names: str) -> Kind:
@@ -425,8 +424,7 @@ CLIENT_ID = optional(
 ANYTHING = Kind("anything", lambda value: value, str)
 #: -1 is the system's default, as in the Java client.
 BYTES = optional(
-    replace(
-        integer(1),
+    integer(1)._replace(
         parse=lambda value: None if _whole(value) == -1 else integer(1).parse(value),
         allowed=f"an integer from 1 to {INT_MAX}, -1",
     ),
@@ -443,10 +441,9 @@ COMPRESSION = Kind(
 _LEVELS = {name: codec.levels for name, codec in CODECS.items() if codec.levels}
 #: The range of each codec is checked together with compression_type.
 COMPRESSION_LEVEL = optional(
-    replace(
-        integer(
-            min(least for least, _ in _LEVELS.values()), max(most for _, most in _LEVELS.values())
-        ),
+    integer(
+        min(least for least, _ in _LEVELS.values()), max(most for _, most in _LEVELS.values())
+    )._replace(
         allowed=f"an integer: {', '.join(f'{n} {a} to {b}' for n, (a, b) in _LEVELS.items())}",
     )
 )

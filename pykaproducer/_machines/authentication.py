@@ -15,8 +15,7 @@ Brokers before Kafka 1.0 have no SaslAuthenticate: the tokens are then sent as r
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._errors.formatting import format_error_code, one_line
@@ -38,8 +37,7 @@ class AuthenticationFailed(Exception):
     """
 
 
-@dataclass(frozen=True, slots=True)
-class SaslRequest:
+class SaslRequest(NamedTuple):
     """A request to send."""
 
     #: correlation id -> the frame.
@@ -48,16 +46,14 @@ class SaslRequest:
     raw: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Authenticated:
+class Authenticated(NamedTuple):
     """The end of a successful authentication."""
 
     #: How long the authentication is valid; 0: as long as the connection exists.
     lifetime_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class Credentials:
+class Credentials(NamedTuple):
     """The credentials for one connection; each authentication makes a new exchange from them."""
 
     #: ``sasl_mechanism``.

@@ -16,8 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from pykaproducer._kernel import Slice
 
@@ -27,8 +26,7 @@ _FEW = 64
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Sweep:
+class Sweep(NamedTuple):
     """Rows of a partition have expired, so its stages remove settled slices."""
 
     topic: str

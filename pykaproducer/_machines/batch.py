@@ -6,8 +6,7 @@ A :class:`Batch` consists of encoded bytes and the slices from which they were e
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from pykaproducer._kernel import BatchState, Slice
 
@@ -92,8 +91,7 @@ class Batch(BatchState):
         return min((deadline for deadline in found if deadline is not None), default=None)
 
 
-@dataclass(frozen=True, slots=True)
-class Chaser:
+class Chaser(NamedTuple):
     """The last item that a partition's worker puts into a buffer; it returns with *level*."""
 
     topic: str

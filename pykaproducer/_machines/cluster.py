@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from array import array
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from pykaproducer._errors.codes import ErrorCode
@@ -33,8 +32,7 @@ _WILD = 10
 DELETED = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 
 
-@dataclass(frozen=True, slots=True)
-class TopicView:
+class TopicView(NamedTuple):
     """One topic: its partitions and their leaders."""
 
     name: str
@@ -47,12 +45,12 @@ class TopicView:
     #: Partitions with a leader, packed for the kernel (int32).
     available: bytes
     #: partition -> epoch of its leader; partitions with an unknown epoch are absent.
-    epochs: dict[int, int] = field(default_factory=dict)
+    epochs: Mapping[int, int] = MappingProxyType({})
     #: Distinguishes the topic from others of the same name; empty if the broker sends none.
     topic_id: bytes = b""
     #: partition -> number of consecutive responses with an older epoch, or without the partition.
     #: Empty: the last response was up to date.
-    rewinds: dict[int, int] = field(default_factory=dict)
+    rewinds: Mapping[int, int] = MappingProxyType({})
     #: When the request for this view was sent (monotonic seconds).
     asked_at: float = 0.0
     #: The number of partitions in the last responses, if it was smaller, and how many they were.
@@ -88,12 +86,11 @@ class LeaderHint(NamedTuple):
     leader: BrokerAddress
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterView:
+class ClusterView(NamedTuple):
     """An immutable snapshot of the cluster: readers copy the reference and need no lock."""
 
-    brokers: dict[int, BrokerAddress] = field(default_factory=dict)
-    topics: dict[str, TopicView] = field(default_factory=dict)
+    brokers: Mapping[int, BrokerAddress] = MappingProxyType({})
+    topics: Mapping[str, TopicView] = MappingProxyType({})
 
     def leader(self, topic: str, partition: int) -> int | None:
         """Return the broker id of the partition's leader, None if there is none or unknown."""
@@ -142,14 +139,14 @@ class ClusterView:
             if not news:
                 continue
             leaders = view.leaders | {hint.partition: hint.leader.node_id for hint in news}
-            epochs = view.epochs | {hint.partition: hint.epoch for hint in news if hint.epoch >= 0}
-            topics[topic] = dataclasses.replace(
-                view, leaders=leaders, epochs=epochs, available=_available(leaders)
+            epochs = {hint.partition: hint.epoch for hint in news if hint.epoch >= 0}
+            topics[topic] = view._replace(
+                leaders=leaders, epochs={**view.epochs, **epochs}, available=_available(leaders)
             )
             brokers.update((hint.leader.node_id, hint.leader) for hint in news)
         if not topics:
             return self
-        return ClusterView(self.brokers | brokers, self.topics | topics)
+        return ClusterView({**self.brokers, **brokers}, {**self.topics, **topics})
 
     def without(self, topic: str) -> ClusterView:
         """Return the view without *topic*."""
@@ -214,7 +211,7 @@ def _topic_view(
         )
     elif not answer.partitions:
         # Every topic has partitions; the broker does not have their metadata yet.
-        return dataclasses.replace(known, asked_at=asked_at, named_by=None)
+        return known._replace(asked_at=asked_at, named_by=None)
     have_ids = bool(known.topic_id and answer.topic_id)
     if known.topic_id != answer.topic_id if have_ids else known.shrunk == _GONE:
         known = _NO_TOPIC  # deleted and created again

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._errors.commit_outcome import CommitOutcome as CommitOutcome
@@ -48,8 +47,7 @@ class Reaction(enum.Enum):
     FATAL = 7
 
 
-@dataclass(frozen=True, slots=True)
-class Coordination:
+class Coordination(NamedTuple):
     """How to handle one answer."""
 
     reaction: Reaction
@@ -72,8 +70,7 @@ class Coordination:
         return self.reaction in _AGAIN
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
+class Ending(NamedTuple):
     """The circumstances that decide, with the code, how to handle an answer to EndTxn."""
 
     commit: bool
@@ -257,7 +254,7 @@ def coordinate(
     found = Coordination(reaction, api_key, code, fenced)
     if ending is None or found.again:
         return found
-    return replace(found, outcome=_undecided(ending))
+    return found._replace(outcome=_undecided(ending))
 
 
 def _find(reaction: Reaction, initializing: bool, ending: Ending | None, times: int) -> Reaction:
@@ -284,16 +281,15 @@ def _coordinate_end(code: int | None, ending: Ending, times: int, written: bool)
         return found
     if ending.commit and code == ErrorCode.INVALID_TXN_STATE:
         # No coordinator answers so to the retry of a commit that succeeded.
-        return replace(found, outcome=CommitOutcome.NOT_COMMITTED)
+        return found._replace(outcome=CommitOutcome.NOT_COMMITTED)
     unconfirmed_commit = ending.unconfirmed or (ending.commit and unconfirmed)
     if reaction is Reaction.RENEW and ending.unconfirmed:
         # There may be nothing to abort because the transaction is committed.
         reaction = Reaction.FATAL
-    return replace(
-        found,
+    return found._replace(
         reaction=reaction,
         fenced=reaction is Reaction.FATAL and code in _FENCED,
-        outcome=_undecided(replace(ending, unconfirmed=unconfirmed_commit)),
+        outcome=_undecided(ending._replace(unconfirmed=unconfirmed_commit)),
     )
 
 
@@ -323,7 +319,7 @@ def coordinate_all(
     default = Coordination(Reaction.DONE, api_key)
     worst = max(found, key=lambda each: (each.reaction.value, -(each.code or 0)), default=default)
     concerned = (place for place, code in zip(places, codes, strict=False) if code == worst.code)
-    return replace(worst, group=group, place=next(concerned, None))
+    return worst._replace(group=group, place=next(concerned, None))
 
 
 _NOT_ATTEMPTED: Final = ErrorCode.OPERATION_NOT_ATTEMPTED

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 from pykaproducer._machines.coordination import (
@@ -113,7 +113,7 @@ class GroupOffsets:
         if not isinstance(self._request, SendFindGroup):
             raise IllegalTransactionMove(f"no coordinator, after {self._request}")
         self._request = None
-        found = replace(coordinate(ApiKey.FIND_COORDINATOR, code), group=self.group)
+        found = coordinate(ApiKey.FIND_COORDINATOR, code)._replace(group=self.group)
         return self._handle(None, found, now)
 
     def answered(

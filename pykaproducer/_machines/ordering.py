@@ -48,6 +48,7 @@ from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 from pykaproducer._kernel import Slice
 from pykaproducer._machines.backlog import Backlog
@@ -58,21 +59,18 @@ from pykaproducer._util.deques import copied_items
 Item = Slice | Batch | Backlog
 
 
-@dataclass(frozen=True, slots=True)
-class Forward:
+class Forward(NamedTuple):
     """Put *item* into the path."""
 
     item: Item
 
 
-@dataclass(frozen=True, slots=True)
-class SendChaser:
+class SendChaser(NamedTuple):
     """Send the chaser of *level* down the path, then let the path go."""
 
     level: int
 
 
-@dataclass(frozen=True, slots=True)
 class FindPath:
     """Find the leader and report the path with :meth:`Ordering.path_found`."""
 
@@ -149,7 +147,7 @@ class _Buffer:
         return taken
 
 
-@dataclass(slots=True)
+@dataclass(eq=False, slots=True)
 class _Level:
     buffer: _Buffer = field(default_factory=_Buffer)
     expects_chaser: bool = False

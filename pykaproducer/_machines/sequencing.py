@@ -11,7 +11,7 @@ worker gets its first item only after that.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from pykaproducer._kernel import SequencerState
 
@@ -19,8 +19,7 @@ from pykaproducer._kernel import SequencerState
 LAST_EPOCH = (1 << 15) - 2
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerId:
+class ProducerId(NamedTuple):
     """A producer id and epoch, as returned by InitProducerId."""
 
     producer_id: int

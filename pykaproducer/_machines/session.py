@@ -23,9 +23,10 @@ import enum
 import math
 import struct
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._machines.authentication import Authenticated, Authentication, SaslRequest
@@ -147,23 +148,20 @@ class Request:
     at_most: int = LAST_VERSION
 
 
-@dataclass(frozen=True, slots=True)
-class Ready:
+class Ready(NamedTuple):
     """The connection may be used."""
 
     #: The versions that both sides support, by api key.
     versions: dict[int, int]
     #: The finalized features of the cluster, see :attr:`Session.features`.
-    features: dict[str, int] = field(default_factory=dict)
+    features: Mapping[str, int] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True)
 class Checked:
     """The broker has answered the check of the unused connection, which may be used again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
+class Answered(NamedTuple):
     """The response to *request*."""
 
     request: Request
@@ -196,7 +194,7 @@ class Session:
         self.versions: dict[int, int] = {}
         #: The finalized level of each feature of the cluster (KIP-584), as of the negotiation of
         #: this connection; empty if the broker does not know them (before Kafka 2.7, for example).
-        self.features: dict[str, int] = {}
+        self.features: Mapping[str, int] = {}
         #: Of these; -1: unknown.
         self.finalized_features_epoch = -1
         #: The owner's requests that were encoded and not answered, oldest first.

@@ -19,6 +19,7 @@ from pykaproducer._machines.transaction_effects import (
     Request,
     ShutAdmission,
 )
+from pykaproducer._machines.transaction_record import TransactionRecord, TransactionView
 from pykaproducer._machines.transaction_states import (
     ENDING,
     OPEN,
@@ -28,9 +29,7 @@ from pykaproducer._machines.transaction_states import (
     TransactionCall,
     TransactionFailure,
     TransactionMove,
-    TransactionRecord,
     TransactionState,
-    TransactionView,
     about,
 )
 

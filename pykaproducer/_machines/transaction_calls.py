@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from dataclasses import replace as with_changes
 from typing import Any, Final
 
 from pykaproducer._machines.coordination import CommitOutcome
@@ -91,7 +90,7 @@ class ControlCalls:
             return unread
         if state is TransactionState.FATAL:
             assert failure is not None, "a fatal state has a reason"
-            raise CallRefused(with_changes(failure, call=call))
+            raise CallRefused(failure._replace(call=call))
         if other is not None and not other.is_over:
             if (other.call, other.key) == (call, key):
                 return other
@@ -101,7 +100,7 @@ class ControlCalls:
             self._refuse(FailureKind.CONFLICT, state, call, failure, unread.call)
         if state is TransactionState.ABORTABLE and call is not _C.ABORT:
             assert failure is not None, "an abortable state has a reason"
-            raise CallRefused(with_changes(failure, call=call))
+            raise CallRefused(failure._replace(call=call))
         if state not in ACCEPTED[call]:
             self._refuse(FailureKind.STATE, state, call, failure)
         return None
@@ -232,7 +231,7 @@ class ControlCalls:
         outcome = call.outcome if failure is None else failure.outcome
         prepared = call.prepared if failure is None else None
         if failure is not None and failure.call is not call.call:
-            failure = with_changes(failure, call=call.call)
+            failure = failure._replace(call=call.call)
         self._effects.append(AnswerCaller(caller, failure, outcome, prepared))
 
     # Closing -------------------------------------------------------------------------------------

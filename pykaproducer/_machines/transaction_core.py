@@ -7,7 +7,6 @@ One request is under way at a time: a coordinator refuses a second one. See
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Final
 
 from pykaproducer._errors.codes import ErrorCode
@@ -166,7 +165,7 @@ class TransactionCore(TransactionBase):
             times=self._times.get(code, 0),
             written=written,
         )
-        return replace(found, group=getattr(request, "group", None))
+        return found._replace(group=getattr(request, "group", None))
 
     def _ending(self) -> Ending | None:
         if self.state not in (_S.ENDING_COMMIT, _S.ENDING_ABORT):

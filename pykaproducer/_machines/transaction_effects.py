@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 
 from pykaproducer._machines.coordination import CommitOutcome
 from pykaproducer._machines.sequencing import ProducerId
-from pykaproducer._machines.transaction_states import Place, TransactionFailure, TransactionView
+from pykaproducer._machines.transaction_record import TransactionView
+from pykaproducer._machines.transaction_states import Place, TransactionFailure
 from pykaproducer._wire.messages import ApiKey
 
 

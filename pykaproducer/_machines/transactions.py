@@ -55,10 +55,10 @@ precedes step 4. With ``TV1`` an abort waits for ``drained``, which reports such
 
 from __future__ import annotations
 
-from dataclasses import replace as with_changes
 from typing import Any
 
 from pykaproducer._machines.coordination import CommitOutcome, Coordination, Reaction
+from pykaproducer._machines.sequencing import ProducerId
 from pykaproducer._machines.transaction_core import TransactionCore
 from pykaproducer._machines.transaction_effects import (
     AnswerCaller,
@@ -66,17 +66,16 @@ from pykaproducer._machines.transaction_effects import (
     SendEndTxn,
     WatchRows,
 )
+from pykaproducer._machines.transaction_record import PendingOffsets, TransactionRecord
 from pykaproducer._machines.transaction_states import (
     ENDING,
     OPEN,
     CallRefused,
     FailureKind,
     IllegalTransactionMove,
-    PendingOffsets,
     TransactionCall,
     TransactionFailure,
     TransactionMove,
-    TransactionRecord,
     TransactionState,
 )
 
@@ -128,7 +127,7 @@ class TransactionMachine(TransactionCore):
         assert self.producer is not None, "READY has a producer id"
         # A new object, by which the stages recognize the transaction: the last one may have had the
         # same id and epoch.
-        self.producer = with_changes(self.producer)
+        self.producer = ProducerId(*self.producer)
         # After TV2, answers that are still to come would hide a batch that is not confirmed.
         spent, self._had_tv2 = self._had_tv2, False
         self._transaction = TransactionRecord(begun_at=now, spent=spent)
@@ -338,7 +337,7 @@ class TransactionMachine(TransactionCore):
         outcome = None if call is _C.INIT else self._known()
         failure = self._describe(kind, now, call=call, outcome=outcome)
         request = None if self._request is None else self._request.api_key
-        return with_changes(failure, api_key=request, last_code=next(reversed(self._times), None))
+        return failure._replace(api_key=request, last_code=next(reversed(self._times), None))
 
     def has_offsets_of(self, group: str) -> bool:
         """Return whether offsets of *group* have no result yet."""

@@ -9,7 +9,7 @@ the code merely selects the exception class and its text. The rules are those of
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from pykaproducer._errors.codes import ErrorCode
 
@@ -42,8 +42,7 @@ class Action(enum.Enum):
     FAILED = enum.auto()
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """How to handle one batch."""
 
     action: Action
@@ -175,7 +174,7 @@ def classify(
     else:
         verdict = _verdict(code, older_unsettled, count, sequenced)
     if has_offset and verdict.after_append:
-        return replace(verdict, possibly_persisted=True)
+        return verdict._replace(possibly_persisted=True)
     return verdict
 
 

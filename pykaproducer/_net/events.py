@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from pykaproducer._machines.authentication import AuthenticationFailed
 from pykaproducer._machines.session import (
@@ -19,15 +19,13 @@ from pykaproducer._util.memory import NO_MEMORY
 from pykaproducer._wire import WireError
 
 
-@dataclass(frozen=True, slots=True)
-class FullyWritten:
+class FullyWritten(NamedTuple):
     """The last byte of a request that expects no response was given to the socket."""
 
     request: Request
 
 
-@dataclass(frozen=True, slots=True)
-class Lost:
+class Lost(NamedTuple):
     """The connection could not be established or was lost."""
 
     #: The reason, worded to follow "no connection to host:port: ".

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pykaproducer._net.transport import Network
@@ -11,7 +10,6 @@ if TYPE_CHECKING:
     from pykaproducer._net.tokens import Tokens
 
 
-@dataclass(frozen=True, slots=True)
 class TokenRejected:
     """A broker has rejected the current token: ``fetch_at`` may be earlier now."""
 

@@ -54,8 +54,7 @@ class Metric:
         return self.measured
 
 
-@dataclass(frozen=True)
-class MetricsInput:
+class MetricsInput(NamedTuple):
     """The origin of the numbers."""
 
     metrics: ProducerMetrics

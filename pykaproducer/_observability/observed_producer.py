@@ -21,7 +21,6 @@ from pykaproducer._pipeline import snapshot, transaction_snapshot
 from pykaproducer._pipeline.metrics import BOUNDS, ProducerMetrics
 from pykaproducer._pipeline.trace import Recorder
 from pykaproducer.config import shown_settings
-from pykaproducer.interceptors import Interceptors, ProducerRecord
 
 if TYPE_CHECKING:
     from pykaproducer._kernel import Budget, Delivery, SampledStat
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from pykaproducer._pipeline.wiring import Pipeline
     from pykaproducer._util.clock import Clock
     from pykaproducer.config import Config
+    from pykaproducer.interceptors import Interceptors
 
 
 class ObservedProducer(_kernel.BlockAdmission):
@@ -52,6 +52,9 @@ class ObservedProducer(_kernel.BlockAdmission):
     def _make_interceptors(self) -> None:
         """Create the interceptors when the producer is created."""
         if self.config.interceptors:
+            # Most producers have none.
+            from pykaproducer.interceptors import Interceptors
+
             self._interceptors = Interceptors(self.config.interceptors, shown_settings(self.config))
         self._intercepting = self._interceptors is not None
 
@@ -70,8 +73,7 @@ class ObservedProducer(_kernel.BlockAdmission):
         chain = self._interceptors
         assert chain is not None, "called only with interceptors"
         began = self._transaction  # before user code runs
-        given = ProducerRecord(topic, value, key, headers, partition, timestamp_ms)
-        record = chain.sent(given)
+        record = chain.sent(topic, value, key, headers, partition, timestamp_ms)
         past = Intercepted(on_delivery, chain.watcher(record), began)
         try:
             return self._accept(record, past, delivery_timeout_ms)

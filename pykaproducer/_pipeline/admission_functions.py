@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pykaproducer._kernel import Chunk, TopicSlot
 
@@ -12,8 +11,7 @@ if TYPE_CHECKING:
     from pykaproducer._pipeline.coordinator import Admission
 
 
-@dataclass(frozen=True, slots=True)
-class AdmissionFunctions:
+class AdmissionFunctions(NamedTuple):
     """The functions of the producer's admission that its pipeline calls."""
 
     #: Takes the open chunks of a slot.

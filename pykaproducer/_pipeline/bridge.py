@@ -13,12 +13,10 @@ After a lost connection, the bridge reconnects, with backoff, while the BrokerWo
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pykaproducer._kernel as _kernel
 from pykaproducer._errors.codes import ErrorCode
@@ -68,28 +66,24 @@ _MOST_OFFSET = (1 << 63) - 1
 _UNREADABLE = (WireError, *NO_MEMORY)
 
 
-@dataclass(frozen=True, slots=True)
-class Up:
+class Up(NamedTuple):
     """The connection is ready for requests."""
 
     #: The newest version of Produce that the broker supports, of those that this client sends.
     version: int
 
 
-@dataclass(frozen=True, slots=True)
-class Down:
+class Down(NamedTuple):
     """The connection was lost, or the attempt to connect failed."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
 class Idle:
     """The connection was unused for ``connections_max_idle_ms`` and has been closed."""
 
 
-@dataclass(frozen=True, slots=True)
-class ResponseReceived:
+class ResponseReceived(NamedTuple):
     """The broker's response, with an entry for every batch of the request."""
 
     request: ProduceRequest
@@ -97,23 +91,20 @@ class ResponseReceived:
     answer: ProduceAnswer | None
 
 
-@dataclass(frozen=True, slots=True)
-class RequestWritten:
+class RequestWritten(NamedTuple):
     """The last byte of a request with ``acks=0`` has been given to the socket."""
 
     request: ProduceRequest
 
 
-@dataclass(frozen=True, slots=True)
-class RequestsLost:
+class RequestsLost(NamedTuple):
     """Requests that were in flight, or not yet written, when the connection was lost."""
 
     unanswered: list[ProduceRequest]
     unwritten: list[ProduceRequest]
 
 
-@dataclass(frozen=True, slots=True)
-class CallerSent:
+class CallerSent(NamedTuple):
     """A caller has handed *request* over. The bridge continues with it, or reports it as lost."""
 
     request: ProduceRequest
@@ -122,25 +113,21 @@ class CallerSent:
 BridgeEvent = Up | Down | Idle | ResponseReceived | RequestWritten | RequestsLost | CallerSent
 
 
-@dataclass(frozen=True, slots=True)
 class Connect:
     """The BrokerWorker has something to send."""
 
 
-@dataclass(frozen=True, slots=True)
 class CheckFirst:
     """Check the unused connection, and report ``Up`` when it may be used."""
 
 
-@dataclass(frozen=True, slots=True)
-class GiveUp:
+class GiveUp(NamedTuple):
     """Close the connection because of *reason*, and treat it as lost."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class CallerHooks:
+class CallerHooks(NamedTuple):
     """Functions with which the Bridge passes a caller's messages to the other stages."""
 
     #: Makes a chunk, which a caller has taken, known to the stages.
@@ -302,7 +289,7 @@ class Bridge(SocketWorker[BridgeItem]):
             sent = self._under_way.pop(request, now)
             self.metrics.request_answered(sent, now, throttle_ms / 1000, self.connection_metrics())
             if answer is not None and throttle_ms and event.request.version < _CLIENT_WAITS:
-                answer = dataclasses.replace(answer, throttle_ms=0)
+                answer = answer._replace(throttle_ms=0)
         except _UNREADABLE as error:
             # The connection no longer counts the request as unanswered; report it as lost too.
             self._garbled = [request]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pykaproducer._kernel import Slice
 from pykaproducer._machines.backlog import Backlog, Sweep
@@ -19,16 +18,14 @@ if TYPE_CHECKING:
     from pykaproducer._pipeline.worker import AnyWorker
 
 
-@dataclass(frozen=True, slots=True)
-class Enqueue:
+class Enqueue(NamedTuple):
     """A partition's worker adds *item* to its *buffer*."""
 
     buffer: PartitionBuffer
     item: Slice | Batch | Backlog | Chaser | Sweep
 
 
-@dataclass(frozen=True, slots=True)
-class EnqueueNew:
+class EnqueueNew(NamedTuple):
     """A topic's worker adds new messages to several buffers, a slice of one chunk to each."""
 
     items: list[tuple[PartitionBuffer, Slice]]
@@ -39,28 +36,23 @@ class EnqueueNew:
         return sum([part.nbytes for _, part in self.items])
 
 
-@dataclass(frozen=True, slots=True)
 class FlushStarted:
     """A flush has begun, or buffer_memory is full: pending messages must not linger."""
 
 
-@dataclass(frozen=True, slots=True)
 class Shutdown:
     """The producer closes and every message has its outcome: do not wait for responses."""
 
 
-@dataclass(frozen=True, slots=True)
 class Unused:
     """The last PartitionWorker has released this worker."""
 
 
-@dataclass(frozen=True, slots=True)
 class TransactionChanged:
     """Partitions were added to the transaction."""
 
 
-@dataclass(frozen=True, slots=True)
-class Drain:
+class Drain(NamedTuple):
     """Call *report* with the worker when it has no batch in flight."""
 
     report: Callable[[AnyWorker], None]

@@ -42,13 +42,13 @@ from pykaproducer._machines.transaction_effects import (
     WatchReports,
     WatchRows,
 )
+from pykaproducer._machines.transaction_record import TransactionView
 from pykaproducer._machines.transaction_states import (
     CallRefused,
     FailureKind,
     TransactionCall,
     TransactionFailure,
     TransactionState,
-    TransactionView,
 )
 from pykaproducer._machines.transactions import TransactionMachine
 from pykaproducer._net.connection import Answered

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from pykaproducer._kernel import Chunk, TopicSlot
 from pykaproducer._machines.backlog import Backlog
@@ -13,42 +13,36 @@ from pykaproducer._pipeline.metadata_events import ViewChanged
 from pykaproducer.errors import DeliveryError, Status
 
 
-@dataclass(frozen=True, slots=True)
-class FlushMark:
+class FlushMark(NamedTuple):
     """flush() has been called: *barrier* covers all chunks that were taken before this item."""
 
     barrier: FlushBarrier
 
 
-@dataclass(frozen=True, slots=True)
 class TakeHeld:
     """A broker can take messages again, or messages must not linger any more."""
 
 
-@dataclass(frozen=True, slots=True)
-class CallersChunk:
+class CallersChunk(NamedTuple):
     """A caller has taken *chunk* and sent it, and has handed its request over to the stages."""
 
     chunk: Chunk
 
 
-@dataclass(frozen=True, slots=True)
-class TopicAtRest:
+class TopicAtRest(NamedTuple):
     """Reply to the *round*-th :class:`Rest` of a topic: nothing of it is in progress."""
 
     topic: str
     round: int
 
 
-@dataclass(frozen=True, slots=True)
-class Forgotten:
+class Forgotten(NamedTuple):
     """The view of the cluster no longer has *topic*."""
 
     topic: str
 
 
-@dataclass(frozen=True, slots=True)
-class FailAll:
+class FailAll(NamedTuple):
     """Fail all rows that were accepted and have no outcome, and then call *done*."""
 
     make_error: Callable[[str, Status], DeliveryError]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pykaproducer._machines.cluster import LeaderHint
 from pykaproducer._pipeline.worker import Worker
@@ -15,8 +14,7 @@ if TYPE_CHECKING:
     from pykaproducer._wire.transactions import CoordinatorKind
 
 
-@dataclass(frozen=True, slots=True)
-class ViewChanged:
+class ViewChanged(NamedTuple):
     """There is a new view of the cluster."""
 
     #: Partitions whose leader has changed, for stages that serve many partitions.
@@ -26,8 +24,7 @@ class ViewChanged:
     give_up: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class RefreshRequest:
+class RefreshRequest(NamedTuple):
     """Refresh the view: of *topics*, for which messages wait, or else of all known topics.
 
     *waiter* is notified of the next view. *anew*: the current view of the topics is wrong.
@@ -40,31 +37,27 @@ class RefreshRequest:
     server: tuple[str, int] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class LeaderRejected:
+class LeaderRejected(NamedTuple):
     """The leader of a partition, according to the view, has rejected a batch."""
 
     topic: str
     partition: int
 
 
-@dataclass(frozen=True, slots=True)
-class Forget:
+class Forget(NamedTuple):
     """Forget *topic*, which has long been unused; *tell* is called when that is done."""
 
     topic: str
     tell: Callable[[str], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Hints:
+class Hints(NamedTuple):
     """Partition leaders that a broker has named in error responses (KIP-951)."""
 
     hints: tuple[LeaderHint, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class WantProducerId:
+class WantProducerId(NamedTuple):
     """Notify *waiter* when there is a producer id, which it needs to seal a batch."""
 
     waiter: Worker[ProducerIdCame | NoProducerId]
@@ -72,8 +65,7 @@ class WantProducerId:
     instead_of: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class WantCoordinator:
+class WantCoordinator(NamedTuple):
     """Notify *waiter*, once, which broker is the coordinator of *key*."""
 
     kind: CoordinatorKind
@@ -83,8 +75,7 @@ class WantCoordinator:
     again: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class CoordinatorCame:
+class CoordinatorCame(NamedTuple):
     """The coordinator of *key*: its address, or the error code of the lookup."""
 
     key: str

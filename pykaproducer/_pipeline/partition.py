@@ -14,7 +14,7 @@ Relies on: a failed buffer returns all its items, oldest first, before the chase
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from pykaproducer._kernel import PartitionPath, Slice
 from pykaproducer._machines.backlog import Backlog, Sweep
@@ -42,8 +42,7 @@ from pykaproducer.config import Config
 from pykaproducer.errors import DeliveryError, Status, delivery_error_for
 
 
-@dataclass(frozen=True, slots=True)
-class Rest:
+class Rest(NamedTuple):
     """The partition has long been unused: release everything kept for further messages.
 
     *tell* is called when nothing is in progress any more, or never if an item arrives first.

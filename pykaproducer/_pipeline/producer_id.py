@@ -7,8 +7,7 @@ fail their messages.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._errors.formatting import format_error_code
@@ -40,13 +39,11 @@ log = GuardedLogger("pykaproducer.metadata")
 _MOMENT = 3.0
 
 
-@dataclass(frozen=True, slots=True)
 class ProducerIdCame:
     """A producer id is available."""
 
 
-@dataclass(frozen=True, slots=True)
-class NoProducerId:
+class NoProducerId(NamedTuple):
     """The cluster permanently refuses a producer id, with this error code."""
 
     code: int

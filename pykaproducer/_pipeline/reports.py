@@ -15,7 +15,6 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import pykaproducer._kernel as _kernel
@@ -45,8 +44,7 @@ MakeError = Callable[[Status], DeliveryError]
 _STATUSES = (Status.NOT_PERSISTED, Status.POSSIBLY_PERSISTED)
 
 
-@dataclass(frozen=True, slots=True)
-class ReportsCollaborators:
+class ReportsCollaborators(NamedTuple):
     """The other objects that the stage uses."""
 
     incomplete: IncompleteChunks
@@ -118,13 +116,13 @@ class Reports(Worker[Slice]):
         except NO_MEMORY:
             self.shortage.wait()
             return  # it is still due
-        if failures.count:
+        if failures.number:
             log.error("%s", unreported(failures))
 
 
 def unreported(failures: Failures) -> str:
     """Return the log line for *failures*."""
-    count, topics = failures.count, failures.topics
+    count, topics = failures.number, failures.topics
     text = "1 message" if count == 1 else f"{count} messages"
     text += " failed, and no callback or read outcome has reported it"
     if topics:

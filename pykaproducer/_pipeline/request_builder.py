@@ -38,7 +38,7 @@ from pykaproducer._util.memory import NO_MEMORY
 from pykaproducer.config import Config
 
 if TYPE_CHECKING:
-    from pykaproducer._machines.transaction_states import Touch, TransactionView
+    from pykaproducer._machines.transaction_record import Touch, TransactionView
     from pykaproducer._pipeline.coordinator import Coordinator
 
 log = GuardedLogger("pykaproducer.broker")

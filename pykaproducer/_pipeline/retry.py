@@ -12,7 +12,7 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from pykaproducer._machines.backlog import Backlog
 from pykaproducer._machines.batch import Batch, Chaser
@@ -22,8 +22,7 @@ from pykaproducer._util.deques import copied_items
 Item = Backlog | Batch | Chaser
 
 
-@dataclass(frozen=True, slots=True)
-class RetryItems:
+class RetryItems(NamedTuple):
     """Items of one partition to be retried, in order, not before a point in time."""
 
     items: list[Item]
@@ -31,7 +30,6 @@ class RetryItems:
     not_before: float
 
 
-@dataclass(frozen=True, slots=True)
 class GiveUpWaiting:
     """All rows have been failed: pass on at once what waits, so that nothing later waits for it."""
 
@@ -68,7 +66,7 @@ class RetryHandler(Worker[RetryItems | GiveUpWaiting]):
     def _end_backoffs(self) -> None:
         now = self.clock.monotonic()
         for place, waiting in self._partitions.items():
-            self._partitions[place] = deque(replace(item, not_before=now) for item in waiting)
+            self._partitions[place] = deque(item._replace(not_before=now) for item in waiting)
         self._due = [(now, place) for place in self._partitions]
 
     def held_items(self) -> Iterable[object]:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 import selectors
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from pykaproducer._kernel import ConnectionMetrics
@@ -85,7 +85,7 @@ class SocketWorker(Worker[Item]):
         self._seen_failure: TokenFailure | None = None
         self.ready = False
         #: The finalized features of the cluster, as of the present connection.
-        self.features: dict[str, int] = {}
+        self.features: Mapping[str, int] = {}
         #: The newest common version of each request, as of the present connection.
         self.versions: dict[int, int] = {}
         self._connection: Connection | None = None

@@ -14,6 +14,7 @@ import struct
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pykaproducer import partitioners
 from pykaproducer._kernel import (
@@ -48,8 +49,7 @@ from pykaproducer.errors import DeliveryError, Status, delivery_error_for
 from pykaproducer.partitioners import PartitionerFunction
 
 
-@dataclass(frozen=True, slots=True)
-class AtRest:
+class AtRest(NamedTuple):
     """Reply to a :class:`~pykaproducer._pipeline.partition.Rest`: nothing is in progress."""
 
     partition: int
@@ -57,7 +57,7 @@ class AtRest:
     round: int
 
 
-@dataclass(slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class _Unknown:
     """Rows for partitions that are not in the view."""
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._errors.combined import combined
 from pykaproducer._errors.formatting import format_error_code, format_partition
@@ -171,7 +169,7 @@ def _state(failure: TransactionFailure) -> str:
         return _STATES[failure.state]
     if cause.kind is FailureKind.UNSUPPORTED:
         return f"init_transactions() failed: {_TOO_OLD}; {cause.cause}"
-    return _text(replace(cause, call=_C.INIT), None)
+    return _text(cause._replace(call=_C.INIT), None)
 
 
 def _resource(failure: TransactionFailure) -> str:

@@ -6,12 +6,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pykaproducer._machines.coordination import TV1
-from pykaproducer._machines.transaction_states import TransactionState, TransactionView
+from pykaproducer._machines.transaction_states import TransactionState
 from pykaproducer._pipeline.partition import PartitionWorker
 from pykaproducer._pipeline.transaction_errors import error_of
 from pykaproducer._pipeline.transaction_observer import IN_PROGRESS, TransactionObserver
 
 if TYPE_CHECKING:
+    from pykaproducer._machines.transaction_record import TransactionView
     from pykaproducer._machines.transactions import TransactionMachine
     from pykaproducer._pipeline.metrics import TransactionMetrics
     from pykaproducer._pipeline.wiring import Pipeline

@@ -17,10 +17,10 @@ were logged before, but failures that ``flush()`` has raised are no longer logge
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 from collections import deque
-from typing import Protocol
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 from pykaproducer._util.clock import Clock
 from pykaproducer._util.memory import NO_MEMORY
@@ -38,19 +38,17 @@ _FIRST_LOOK = 64
 _ERRORS = 10
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Failures:
+class Failures(NamedTuple):
     """Messages that failed."""
 
-    count: int
+    number: int
     #: The first of their errors.
     errors: tuple[BaseException, ...]
     #: The first of their topics.
     topics: tuple[str, ...]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Taken:
+class Taken(NamedTuple):
     """The result of :meth:`UnreportedFailures.take`."""
 
     #: All failures that were not raised before.
@@ -113,7 +111,7 @@ class _Tally:
         return Failures(self.count, tuple(self._errors), tuple(self._topics))
 
 
-@dataclasses.dataclass(slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class _Kept:
     """A part whose outcomes may still be read."""
 
@@ -202,7 +200,7 @@ class UnreportedFailures:
                 if not kept.logged and kept.since <= now - PATIENCE:
                     self._unlogged, kept.logged = self._unlogged.added(kept.part), True
             found, nothing, before = self._unlogged.failures(), _Tally(), self._last_line
-            if found.count:
+            if found.number:
                 self._last_line = now
             try:
                 self._set_due(now)

@@ -11,7 +11,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import traceback
 import weakref
@@ -123,7 +122,7 @@ class Pipeline:
         self.space_wanted: Callable[[], bool] = bool
         context = StageContext(name, clock, self.metrics, self._crashed)
         self.log_writer = LogWriter(context)
-        self._context = dataclasses.replace(context, pass_on_line=self.log_writer.put)
+        self._context = context._replace(pass_on_line=self.log_writer.put)
         self.last_errors = LastErrors()
         self.incomplete = IncompleteChunks(clock)
         self.unreported = UnreportedFailures(clock)

@@ -48,8 +48,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any, Final, Generic, Never, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Never, TypeVar
 
 import pykaproducer._kernel as _kernel
 from pykaproducer._pipeline.current_thread import this_thread
@@ -162,8 +161,7 @@ _ROOM: Final = 3_200
 _call_with_room.__code__ = _call_with_room.__code__.replace(co_stacksize=_ROOM)
 
 
-@dataclass(frozen=True, slots=True)
-class StageContext:
+class StageContext(NamedTuple):
     """The objects that all stages of one producer share."""
 
     #: Prefix of the names of the stages and their threads.

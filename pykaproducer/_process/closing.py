@@ -204,7 +204,7 @@ def end_transaction(
     elif state in _OPEN and ended.outcome is not CommitOutcome.COMMITTED:
         failed = 0
         if producer._handover is None:  # otherwise the `with` block raises them
-            failed = failures.unreported.take().failures.count
+            failed = failures.unreported.take().failures.number
         log.warning(
             "close(): transactional id %r: the open transaction was aborted%s; call "
             "commit_transaction() before close()",
@@ -279,11 +279,11 @@ def flush_timeout(pending: int, timeout: float, why: str, stuck: str) -> FlushTi
 def report(taken: Taken, what: str) -> None:
     """Log the failures that are not yet logged; *what* is the call that ended or flushed."""
     failures = taken.unlogged
-    if failures.count:
-        log.error("%s: %s", what, DeliveryFailures(failures.count, failures.errors))
+    if failures.number:
+        log.error("%s: %s", what, DeliveryFailures(failures.number, failures.errors))
 
 
 def raise_failures(failures: Failures) -> None:
     """Raise DeliveryFailures if there are any."""
-    if failures.count:
-        raise DeliveryFailures(failures.count, failures.errors)
+    if failures.number:
+        raise DeliveryFailures(failures.number, failures.errors)

@@ -11,10 +11,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from types import CodeType, FrameType
+from typing import TYPE_CHECKING
 
 from pykaproducer._process.admission_hooks import AdmissionHooks
 from pykaproducer.block import BlockDelivery, BlockProducer
-from pykaproducer.interceptors import Interceptors
+
+if TYPE_CHECKING:
+    from pykaproducer.interceptors import Interceptors
 
 
 def _codes(*functions: Callable[..., object]) -> frozenset[CodeType]:
@@ -23,21 +26,23 @@ def _codes(*functions: Callable[..., object]) -> frozenset[CodeType]:
 
 #: Methods of a producer whose callees are only serializers.
 _SERIALIZERS = _codes(AdmissionHooks._serialize, BlockProducer._serialized)
-#: Methods of its interceptors whose callees are only these.
-_INTERCEPTORS = _codes(Interceptors.sent, Interceptors._acknowledged)
 #: A block that is refused as a whole is reported within the call that sends it.
 _REPORTED, _SENDS = _codes(BlockDelivery._on_settled), _codes(BlockProducer._send_columns)
 
 
-def runs_in_send(producer: object, interceptors: object) -> bool:
+def runs_in_send(producer: object, interceptors: Interceptors | None) -> bool:
     """Return whether the caller is user code that ``send()`` of *producer* has called."""
+    # Methods whose callees are only its interceptors.
+    chain = (
+        _codes() if interceptors is None else _codes(interceptors.sent, interceptors._acknowledged)
+    )
     is_report = False
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
         if code in _SERIALIZERS and _self_of(frame) is producer:
             return True
-        if code in _INTERCEPTORS and _self_of(frame) is interceptors:
+        if code in chain and _self_of(frame) is interceptors:
             return True
         if code in _REPORTED:
             is_report = True

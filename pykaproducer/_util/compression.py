@@ -15,8 +15,7 @@ import importlib.util
 import threading
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -197,8 +196,7 @@ class Zstd:
         return compressed
 
 
-@dataclass(frozen=True, slots=True)
-class Codec:
+class Codec(NamedTuple):
     """One compression type. To add another, add its record to :data:`CODECS`."""
 
     #: Its name in ``compression_type``.

@@ -18,8 +18,7 @@ from __future__ import annotations
 import operator
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 #: The longest text that a broker reads (bytes). It closes the connection because of a longer one.
 _LONGEST_TEXT: Final = 2**15 - 1
@@ -28,8 +27,7 @@ _LONGEST_TEXT: Final = 2**15 - 1
 _KEYS: Final = "the keys of offsets, of a class such as kafka.TopicPartition,"
 
 
-@dataclass(frozen=True, slots=True)
-class GroupMetadata:
+class GroupMetadata(NamedTuple):
     """A consumer group, and the member of it whose offsets are committed (KIP-447).
 
     Brokers check nothing if there is neither a generation, nor a member, nor an instance.
@@ -44,8 +42,7 @@ class GroupMetadata:
     instance_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class GroupOffset:
+class GroupOffset(NamedTuple):
     """An offset to be committed: the next one that the group is to read in a partition."""
 
     topic: str

@@ -40,8 +40,7 @@ import time
 import traceback
 import types
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pykaproducer._kernel import monotonic
 from pykaproducer._util.clock import held_lock, wake_all
@@ -51,8 +50,7 @@ from pykaproducer._util.memory import NO_MEMORY
 _PATIENCE: Final = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class LogLine:
+class LogLine(NamedTuple):
     """A line, with what the logging module would note about the caller."""
 
     logger: logging.Logger

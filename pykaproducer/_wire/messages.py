@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import enum
 import struct
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
 
 from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._version import VERSION
@@ -70,21 +71,19 @@ _MOST_LISTED = 1000
 API_VERSIONS_LADDER = (4, 3, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class ApiVersionsAnswer:
+class ApiVersionsAnswer(NamedTuple):
     """The versions of each request that a broker supports, and the features of its cluster."""
 
     error_code: int
     #: api key -> (first, last) version
     ranges: dict[int, tuple[int, int]]
     #: Name -> the finalized level (KIP-584). Empty if the broker does not know them (yet).
-    features: dict[str, int] = field(default_factory=dict)
+    features: Mapping[str, int] = MappingProxyType({})
     #: Grows with each change of the features. -1: the broker does not know them.
     finalized_features_epoch: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerAddress:
+class BrokerAddress(NamedTuple):
     """A broker's id and address."""
 
     node_id: int
@@ -104,8 +103,7 @@ class PartitionAnswer:
     leader_epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class TopicAnswer:
+class TopicAnswer(NamedTuple):
     """One topic in a Metadata response."""
 
     name: str
@@ -115,8 +113,7 @@ class TopicAnswer:
     topic_id: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class MetadataAnswer:
+class MetadataAnswer(NamedTuple):
     """The cluster, as described by one broker."""
 
     brokers: tuple[BrokerAddress, ...]
@@ -132,11 +129,10 @@ class MetadataAnswer:
         if all(topic.name in topics for topic in self.topics):
             return self
         kept = tuple(topic for topic in self.topics if topic.name in topics)
-        return replace(self, topics=kept)
+        return self._replace(topics=kept)
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerIdAnswer:
+class ProducerIdAnswer(NamedTuple):
     """A producer id and epoch, or an error code."""
 
     error_code: int

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import functools
 import struct
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from pykaproducer._kernel import ProduceRequest
@@ -51,8 +50,7 @@ class ProducedPartition(NamedTuple):
     current_leader: tuple[int, int] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ProduceAnswer:
+class ProduceAnswer(NamedTuple):
     """A complete Produce response."""
 
     throttle_ms: int

@@ -7,8 +7,7 @@ A payload is the part of a response after the correlation id. A malformed payloa
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pykaproducer._wire import WireError
 from pykaproducer._wire.reader import Reader
@@ -27,16 +26,14 @@ AUTHENTICATE_VERSIONS: Final = (0, 2)
 _MOST_MECHANISMS: Final = 100
 
 
-@dataclass(frozen=True, slots=True)
-class HandshakeAnswer:
+class HandshakeAnswer(NamedTuple):
     """The response to SaslHandshake: an error code and the enabled mechanisms."""
 
     error_code: int
     mechanisms: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class AuthenticateAnswer:
+class AuthenticateAnswer(NamedTuple):
     """The response to SaslAuthenticate: the broker's part of the exchange."""
 
     error_code: int

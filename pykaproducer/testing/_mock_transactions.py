@@ -10,7 +10,6 @@ import functools
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, cast
 
 from pykaproducer._errors.codes import ErrorCode
@@ -28,6 +27,7 @@ from pykaproducer._machines.transaction_effects import (
     ShutAdmission,
     WatchRows,
 )
+from pykaproducer._machines.transaction_record import TransactionView
 from pykaproducer._machines.transaction_states import (
     OPEN,
     CallRefused,
@@ -35,7 +35,6 @@ from pykaproducer._machines.transaction_states import (
     TransactionCall,
     TransactionFailure,
     TransactionState,
-    TransactionView,
     reports_failed_messages,
 )
 from pykaproducer._machines.transactions import TransactionMachine
@@ -450,7 +449,7 @@ class MockTransactions:
             self._outcomes.unreported.take()
         if failure is None:
             return prepared_of(result)
-        raise error_of(replace(failure, call=call), coordinator.transactional_id)
+        raise error_of(failure._replace(call=call), coordinator.transactional_id)
 
     def _current_id(self) -> str:
         return "" if self._coordinator is None else self._coordinator.transactional_id

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import kafka
@@ -277,9 +276,9 @@ def test_the_group_checks_the_member(
         member = group_metadata(consumer)
         assert member.group_id == group
         assert member.generation > 0
-        older = replace(member, generation=member.generation - 1)
+        older = member._replace(generation=member.generation - 1)
         assert soon(lambda: commit(older), int) == ErrorCode.ILLEGAL_GENERATION
-        stranger = replace(member, member_id="stranger")
+        stranger = member._replace(member_id="stranger")
         assert soon(lambda: commit(stranger), int) == ErrorCode.UNKNOWN_MEMBER_ID
         assert soon(lambda: commit(member), int) == 0
     finally:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 
 import pytest
@@ -456,9 +455,7 @@ def denied_by(*answers: tuple[tuple[str, int] | None, float]) -> list[bool]:
     """Return, after each answer of a server, whether a message that waits since 10.0 may fail."""
     denials, found, first = Denials(), [], None
     for server, asked_at in answers:
-        view = dataclasses.replace(
-            seen(topic("t", 0)).topics["t"], named_by=server, asked_at=asked_at
-        )
+        view = seen(topic("t", 0)).topics["t"]._replace(named_by=server, asked_at=asked_at)
         denials.heard(view)
         if asked_at >= 10.0 and first is None:
             first = asked_at
@@ -486,7 +483,7 @@ def test_the_server_asked_next_is_the_one_that_was_not_asked_for_longest() -> No
     denials, view = Denials(), seen(topic("t", 0)).topics["t"]
     assert denials.next_server([A, B]) is None
     for server, asked_at, expected in ((A, 1.0, B), (B, 2.0, A), (A, 3.0, B)):
-        denials.heard(dataclasses.replace(view, named_by=server, asked_at=asked_at))
+        denials.heard(view._replace(named_by=server, asked_at=asked_at))
         assert denials.next_server([A, B]) == expected
     assert denials.next_server([]) is None
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +12,8 @@ from pykaproducer._machines.coordination import CommitOutcome, Ending
 from pykaproducer._machines.partition_buffer import PartitionBuffer
 from pykaproducer._machines.sequencing import ProducerId, Sequencer
 from pykaproducer._machines.transaction_effects import Effect, OpenAdmission
-from pykaproducer._machines.transaction_states import Touch, TransactionCall, TransactionState
+from pykaproducer._machines.transaction_record import Touch
+from pykaproducer._machines.transaction_states import TransactionCall, TransactionState
 from pykaproducer._machines.transactions import TransactionMachine
 from pykaproducer._pipeline.broker import BrokerWorker
 
@@ -87,7 +87,7 @@ class SureMachine(TransactionMachine):
 
     def _ending(self) -> Ending | None:
         ending = super()._ending()
-        return None if ending is None else replace(ending, unconfirmed=False)
+        return None if ending is None else ending._replace(unconfirmed=False)
 
 
 class HopefulMachine(TransactionMachine):
@@ -205,7 +205,7 @@ class UnsureMachine(WatchedMachine):
 
     def _ending(self) -> Ending | None:
         ending = super()._ending()
-        return None if ending is None else replace(ending, unconfirmed=True)
+        return None if ending is None else ending._replace(unconfirmed=True)
 
 
 class OpenMachine(WatchedMachine):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -358,7 +357,7 @@ def test_no_caller_settles_while_the_bridge_takes_the_connection_back() -> None:
                 assert not delivery.settled()
 
             until(lambda: is_waiting(p))
-            broker.bridge._callers = dataclasses.replace(hooks, track=track)
+            broker.bridge._callers = hooks._replace(track=track)
             broker.bridge.put(Connect())
             result.result(SOON)
         until(lambda: not pipeline_of(p).incomplete.chunks())

@@ -530,7 +530,7 @@ def test_a_failure_counts_once_without_memory(refused: int, is_open: bool) -> No
     logged = 0
     for _ in range(2):
         with contextlib.suppress(MemoryError):
-            logged += unreported.line(PATIENCE).count
+            logged += unreported.line(PATIENCE).number
     taken = unreported.take()
-    assert taken.failures.count == 4
-    assert logged + taken.unlogged.count == 4
+    assert taken.failures.number == 4
+    assert logged + taken.unlogged.number == 4
