@@ -550,17 +550,19 @@ def test_lingering_does_not_end_while_another_message_is_waited_for() -> None:
         p.send("t", b"1").result(SOON)
         hold = Hold()
         cluster.next("produce", hold)
-        with ThreadPoolExecutor(1) as pool:
-            other = pool.submit(lambda: p.send("t", b"2").result(SOON))
+        with ThreadPoolExecutor(2) as pool:
+            held = pool.submit(lambda: p.send("t", b"2").result(SOON))
             hold.wait_until_held()
             delivery = p.send("t", b"3")
+            # This thread waits all the time, so that the other one is never alone.
+            lingering = pool.submit(delivery.result, SOON)
             with pytest.raises(OutcomeTimeoutError):
                 delivery.result(0.05)
+            assert len(cluster.received("produce")) == 2
             hold.release()
-            other.result(SOON)
-        assert len(cluster.received("produce")) == 2
-        p.flush(SOON)
-        assert delivery.result(SOON).offset == 2
+            held.result(SOON)
+            p.flush(SOON)
+            assert lingering.result(SOON).offset == 2
 
 
 def test_messages_wait_for_the_stages_requests_and_are_then_sent_by_the_bridge() -> None:
