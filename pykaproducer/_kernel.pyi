@@ -188,6 +188,7 @@ class RecordBatch:
     plain_size: int
     largest_record: int
     def __len__(self) -> int: ...
+    def __bytes__(self) -> bytes: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
 @final
@@ -412,6 +413,7 @@ def produce_frame(
 
 #: Record batches of at most this many bytes are copied into the buffer before them.
 COPIED_BATCH: int
+LARGE: int
 
 @final
 class ProduceRequest:

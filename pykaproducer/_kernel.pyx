@@ -139,6 +139,7 @@ cdef struct Block:
     uint32_t capacity
     uint32_t used
     uint32_t live           # rows in it that are not yet reported
+    PyObject *source        # to which its rows refer, or NULL: refer.pxi
 
 #: Bytes of `buffer_memory` that a row takes besides its payload: its table entry and its callback.
 ROW_COST = sizeof(Row) + sizeof(void *)
@@ -159,6 +160,10 @@ cdef Py_ssize_t _CHUNK_BYTES = CHUNK_BYTES
 cdef Py_ssize_t _ROW_COST = ROW_COST
 cdef uint32_t _FIRST_BLOCK = 512
 cdef uint32_t _LARGEST_BLOCK = 256 * 1024
+cdef uint32_t _NO_BLOCK = 0xffffffffu
+#: A value of at least this many bytes is not copied, if it is a bytes object: refer.pxi.
+LARGE = 4096
+cdef Py_ssize_t _LARGE = LARGE
 cdef int64_t _NS = 1000000000
 cdef Py_ssize_t _HEADER = BATCH_HEADER
 cdef Py_ssize_t _RECORD = RECORD_OVERHEAD

@@ -202,6 +202,7 @@ cdef class Admission(OpenChunks):
             key, value = self._serialize(topic, key, value, headers)
         self.check_terms(&terms, partition, timestamp_ms, delivery_timeout_ms, on_delivery)
         payload.open = 0
+        payload.large = NULL
         try:
             payload.total = 0
             take_field(&payload, 0, key, "key")

@@ -222,7 +222,7 @@ cdef inline Filled fill_row(Chunk chunk, Columns columns, int64_t i, Payload *pa
     cdef int64_t given
     cdef Found found
     cdef Filled filled = _FILLED
-    if chunk.source is None:
+    if not chunk.refers:
         filled = copy_row(chunk, columns, i, payload)
     elif not add_reference(chunk, payload):
         filled = _NO_MEMORY
@@ -260,6 +260,7 @@ cdef inline Filled copy_row(Chunk chunk, Columns columns, int64_t i,
         if not put_headers(&columns.headers, i, p + payload.total - size, size):
             return _CHANGED
     put_payload(row, p, payload)
+    row.block = <uint16_t>chunk.filling
     return _FILLED
 
 

@@ -427,6 +427,9 @@ cdef int put_buffers(list buffers, iovec *iov) noexcept:
         if type(each) is RecordBatch:
             iov[count].iov_base = (<RecordBatch>each).data
             iov[count].iov_len = (<RecordBatch>each).size
+        elif type(each) is Referred:
+            iov[count].iov_base = <void *>(<Referred>each).data
+            iov[count].iov_len = (<Referred>each).size
         else:
             iov[count].iov_base = PyBytes_AS_STRING(each)
             iov[count].iov_len = len(<bytes>each)

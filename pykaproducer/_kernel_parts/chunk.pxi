@@ -18,13 +18,15 @@ cdef class Chunk:
     cdef Account account                # of its topic
     cdef Row *rows
     cdef Block *blocks
-    cdef tuple source                   # the objects to which its rows refer, or None: refer.pxi
+    cdef bint refers                    # all its rows refer to the source of the first block
+    cdef uint32_t n_sources             # blocks that have a source
     cdef PyObject **callbacks
     cdef readonly list errors
     cdef dict done_callbacks            # row -> [callable]: add_done_callback()
     cdef dict waiters                   # row -> [lock]: result()
     cdef dict failed_payloads           # row -> (key, value) of failed rows that have a handle
     cdef uint32_t count, capacity, callback_room, n_blocks
+    cdef uint32_t filling               # the block that takes the next payload, if there is one
     cdef size_t table                   # bytes allocated at `rows`
     cdef uint32_t unreported
     cdef uint32_t n_settled             # rows with an outcome
@@ -45,6 +47,7 @@ cdef class Chunk:
         self.rows = NULL
         self.blocks = NULL
         self.callbacks = NULL
+        self.filling = _NO_BLOCK
         self.earliest = 0x7fffffffffffffff
 
     def __dealloc__(self):
@@ -107,12 +110,11 @@ cdef class Chunk:
     # -- appending (under Admission's guard, and the lock) -------------------------------------
 
     cdef uint8_t *room(self, Py_ssize_t size) noexcept nogil:
-        """Allocate a payload of *size* bytes, in the last block or a new one."""
+        """Allocate a payload of *size* bytes, in the block that is being filled or a new one."""
         cdef Block *block
-        cdef Block *grown
         cdef uint32_t capacity
-        if self.n_blocks:
-            block = &self.blocks[self.n_blocks - 1]
+        if self.filling != _NO_BLOCK:
+            block = &self.blocks[self.filling]
             if block.capacity - block.used >= size:
                 block.used += size
                 block.live += 1
@@ -122,7 +124,17 @@ cdef class Chunk:
             capacity = _FIRST_BLOCK
         if capacity < size:
             capacity = size
-        grown = <Block *>realloc(self.blocks, (self.n_blocks + 1) * sizeof(Block))
+        block = self.new_block(capacity)
+        if block == NULL:
+            return NULL
+        self.filling = self.n_blocks - 1
+        block.used = size
+        return block.data
+
+    cdef Block *new_block(self, uint32_t capacity) noexcept nogil:
+        """Add a block for one row. Return NULL if there is no memory."""
+        cdef Block *block
+        cdef Block *grown = <Block *>realloc(self.blocks, (self.n_blocks + 1) * sizeof(Block))
         if grown == NULL:
             return NULL
         self.blocks = grown
@@ -132,9 +144,10 @@ cdef class Chunk:
             return NULL
         self.n_blocks += 1
         block.capacity = capacity
-        block.used = size
+        block.used = 0
         block.live = 1
-        return block.data
+        block.source = NULL
+        return block
 
     cdef bint reserve(self, uint32_t capacity) noexcept nogil:
         """Grow the table to *capacity* rows. Return false if there is no memory."""
@@ -169,8 +182,8 @@ cdef class Chunk:
         cdef Block *last
         self.table = shrunk_memory(self.rows, self.table, self.count * sizeof(Row))
         self.capacity = <uint32_t>(self.table // sizeof(Row))
-        if self.n_blocks:
-            last = &self.blocks[self.n_blocks - 1]
+        if self.filling != _NO_BLOCK:
+            last = &self.blocks[self.filling]
             last.capacity = <uint32_t>shrunk_memory(last.data, last.capacity, last.used)
         if self.callbacks != NULL:
             self.callback_room = <uint32_t>(shrunk_memory(
@@ -370,6 +383,7 @@ cdef class Chunk:
         cdef uint32_t i
         for i in range(self.n_blocks):
             free_block(&self.blocks[i])
+            Py_XDECREF(self.blocks[i].source)
         free(self.blocks)
         self.blocks = NULL
         self.n_blocks = 0

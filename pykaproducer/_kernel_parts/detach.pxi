@@ -44,7 +44,7 @@ cdef Py_ssize_t find_shared(Chunk chunk, Slice part, uint32_t *shared) noexcept 
             shared[row.block] += <uint32_t>payload_size(row) + (shared[row.block] == 0)
     for i in range(chunk.n_blocks):
         if shared[i] and chunk.blocks[i].used <= <int64_t>(shared[i] - 1) * 5 // 4 \
-                and not (i == 0 and chunk.source is not None):
+                and not (i == 0 and chunk.refers):
             shared[i] = 0
     for i in range(part.count):
         row = &chunk.rows[part.at(i)]
@@ -72,6 +72,7 @@ cdef Py_ssize_t move_into_last(Chunk chunk, Slice part, const uint32_t *shared,
     target.data = p
     target.capacity = target.used = <uint32_t>size
     target.live = 0
+    target.source = NULL
     for i in range(part.count):
         row = &chunk.rows[part.at(i)]
         if row.flags & SETTLED or not shared[row.block]:

@@ -44,15 +44,31 @@ cdef RecordBatch encode_parts(list parts, checksum, compress, BatchHeader *heade
 
     Fills in the rest of *header*.
     """
-    cdef RecordBatch batch = write_records(parts, header)
+    cdef bint as_pieces = compress is None and are_large(parts)
+    cdef RecordBatch batch = write_records(parts, header, as_pieces)
     cdef Py_ssize_t plain_size = batch.size
+    cdef uint8_t *begin
     if compress is not None:
         batch = with_compressed_records(batch, compress)
     batch.plain_size = plain_size
     batch.largest_record = header.largest
-    put_header(batch.data, batch.size, header)
-    put_be32(batch.data + 17, <uint32_t>checksum(memoryview(batch)[21:]))
+    begin = batch.begin()
+    put_header(begin, batch.size, header)
+    put_be32(begin + 17, batch.checksum(checksum))
     return batch
+
+
+cdef bint are_large(list parts) except -1:
+    """Return whether the values of *parts* are large, and some of them referred to."""
+    cdef Py_ssize_t nbytes = 0, count = 0, sources = 0
+    cdef Slice part
+    for part in parts:
+        if part is None:
+            return False
+        sources += part.chunk.n_sources
+        nbytes += part.nbytes
+        count += part.count
+    return sources > 0 and nbytes >= count * _LARGE
 
 
 cdef bint is_pinned(Chunk chunk) noexcept:
@@ -64,8 +80,11 @@ cdef bint is_pinned(Chunk chunk) noexcept:
     return found
 
 
-cdef RecordBatch write_records(list parts, BatchHeader *header):
-    """Write the records of claimed slices, leaving room for a header, and unpin the slices."""
+cdef RecordBatch write_records(list parts, BatchHeader *header, bint as_pieces):
+    """Write the records of claimed slices, leaving room for a header, and unpin the slices.
+
+    *as_pieces*: do not copy large values that are referred to.
+    """
     cdef Py_ssize_t bound = _HEADER
     cdef RecordBatch batch
     cdef Slice part
@@ -83,6 +102,8 @@ cdef RecordBatch write_records(list parts, BatchHeader *header):
     header.count = 0
     header.largest = 0
     try:
+        if as_pieces:
+            return pieces_of_records(parts, header)
         batch = RecordBatch(bound)
         p = batch.data + _HEADER
         for part in parts:
@@ -131,36 +152,100 @@ cdef void put_header(uint8_t *p, Py_ssize_t size, const BatchHeader *header) noe
 
 cdef uint8_t *encode_records(Slice part, uint8_t *p, BatchHeader *header) noexcept nogil:
     """Write the records of *part*, count them in *header*, and return the end of them."""
-    cdef uint32_t i, count = header.count
+    cdef uint32_t i
     cdef const Row *row
-    cdef int64_t delta, base = header.base_timestamp, most = header.most_timestamp
-    cdef int64_t size, largest = header.largest
     for i in range(part.count):
         row = &part.chunk.rows[part.at(i)]
-        delta = row.timestamp - base
-        if row.timestamp > most:
-            most = row.timestamp
-        size = record_size(row, delta, count)
-        if size > largest:
-            largest = size
-        p = put_varint(p, size)
-        p[0] = 0                                    # record attributes: none are defined
-        p = put_varint(p + 1, delta)
-        p = put_varint(p, count)
-        p = put_varint(p, row.key_size)
-        p = put_bytes(p, row.key, row.key_size)
-        p = put_varint(p, row.value_size)
+        p = put_up_to_value(p, row, header)
         p = put_bytes(p, row.value, row.value_size)
-        if row.headers_size:
-            p = put_bytes(p, row.headers, row.headers_size)
-        else:
-            p[0] = 0                                # no headers
-            p += 1
-        count += 1
-    header.count = count
-    header.most_timestamp = most
-    header.largest = largest
+        p = put_after_value(p, row)
     return p
+
+
+cdef inline uint8_t *put_up_to_value(uint8_t *p, const Row *row,
+                                     BatchHeader *header) noexcept nogil:
+    """Write the record of *row* up to its value, and count it in *header*."""
+    cdef int64_t delta = row.timestamp - header.base_timestamp
+    cdef int64_t size = record_size(row, delta, header.count)
+    if row.timestamp > header.most_timestamp:
+        header.most_timestamp = row.timestamp
+    if size > header.largest:
+        header.largest = size
+    p = put_varint(p, size)
+    p[0] = 0                                        # record attributes: none are defined
+    p = put_varint(p + 1, delta)
+    p = put_varint(p, header.count)
+    p = put_varint(p, row.key_size)
+    p = put_bytes(p, row.key, row.key_size)
+    header.count += 1
+    return put_varint(p, row.value_size)
+
+
+cdef inline uint8_t *put_after_value(uint8_t *p, const Row *row) noexcept nogil:
+    if row.headers_size:
+        return put_bytes(p, row.headers, row.headers_size)
+    p[0] = 0                                        # no headers
+    return p + 1
+
+
+cdef RecordBatch pieces_of_records(list parts, BatchHeader *header):
+    """Return the records of *parts*, after room for a header, with values that are not copied.
+
+    The batch keeps the objects to which it refers: its rows may expire while it is being written.
+    """
+    cdef RecordBatch batch
+    cdef Slice part
+    cdef const Row *row
+    cdef PyObject *source
+    cdef uint32_t i
+    cdef uint8_t *begin
+    cdef uint8_t *p
+    cdef Py_ssize_t bound = _HEADER
+    cdef list pieces = []
+    for part in parts:
+        bound += <Py_ssize_t>part.count * _RECORD
+        for i in range(part.count):
+            row = &part.chunk.rows[part.at(i)]
+            bound += payload_size(row)
+            if source_of(part.chunk, row) != NULL:
+                bound -= row.value_size
+    batch = RecordBatch(bound)
+    begin = batch.data
+    p = begin + _HEADER
+    batch.size = 0
+    for part in parts:
+        for i in range(part.count):
+            row = &part.chunk.rows[part.at(i)]
+            p = put_up_to_value(p, row, header)
+            source = source_of(part.chunk, row)
+            if source != NULL:
+                pieces.append(PyBytes_FromStringAndSize(<char *>begin, p - begin))
+                batch.size += p - begin + row.value_size
+                begin = p
+                if PyBytes_CheckExact(<object>source):
+                    pieces.append(<object>source)
+                else:
+                    pieces.append(referred(row.value, row.value_size, <object>source))
+            else:
+                p = put_bytes(p, row.value, row.value_size)
+            p = put_after_value(p, row)
+    pieces.append(PyBytes_FromStringAndSize(<char *>begin, p - begin))
+    batch.size += p - begin
+    batch.become(pieces)
+    return batch
+
+
+cdef inline PyObject *source_of(Chunk chunk, const Row *row) noexcept:
+    """Return the object that has the large value of *row*; NULL: it is not large, or a copy.
+
+    The chunk may be open, and then get another array of blocks at any time.
+    """
+    cdef PyObject *source = NULL
+    if row.value_size >= _LARGE:
+        enter_guard(&chunk.lock)
+        source = chunk.blocks[row.block].source
+        leave_guard(&chunk.lock)
+    return source
 
 
 cdef inline int64_t record_size(const Row *row, int64_t timestamp_delta,

@@ -1,9 +1,10 @@
-# The arguments of send(): checked, referenced in place, copied into the chunk.
+# The arguments of send(): checked, referenced in place, added to the chunk.
 
 cdef struct Payload:
     const uint8_t *data[3]              # key, value, headers
     Py_ssize_t size[3]                  # -1: None; of the headers 0: none
     Py_ssize_t total                    # bytes of all three
+    PyObject *large                     # the value, if a row may refer to it; else NULL: refer.pxi
     Py_buffer views[2]
     int open                            # bit i: views[i] must be released
 
@@ -44,6 +45,8 @@ cdef int take_field(Payload *payload, int which, object data, str name) except -
     if PyBytes_CheckExact(data):
         payload.data[which] = <const uint8_t *>PyBytes_AS_STRING(data)
         payload.size[which] = len(<bytes>data)
+        if which == 1 and payload.size[1] >= _LARGE:
+            payload.large = <PyObject *>data
     elif isinstance(data, (bytes, bytearray, memoryview)):
         try:
             PyObject_GetBuffer(data, &payload.views[which], PyBUF_SIMPLE)
@@ -143,13 +146,21 @@ cdef inline bint has_room(Chunk chunk, const Payload *payload) noexcept nogil:
 
 cdef bint append_row(Chunk chunk, const Payload *payload, const Terms *terms, int64_t now,
                      PyObject *callback) noexcept:
-    """Copy one message into the chunk. Return false if there is no memory."""
+    """Add one message to the chunk. Return false if there is no memory."""
     cdef bint with_callback = callback != <PyObject *>None
     cdef Row *row = chunk.new_row(with_callback)
-    cdef uint8_t *p = chunk.room(payload.total) if row != NULL else NULL
-    if p == NULL:
+    cdef uint8_t *p
+    if row == NULL:
         return False
-    put_payload(row, p, payload)
+    if payload.large != NULL:
+        if not refer_to_value(chunk, row, payload):
+            return False
+    else:
+        p = chunk.room(payload.total)
+        if p == NULL:
+            return False
+        put_payload(row, p, payload)
+        row.block = <uint16_t>chunk.filling
     put_terms(chunk, row, terms, now)
     if with_callback:
         Py_INCREF(<object>callback)
@@ -165,7 +176,6 @@ cdef inline void put_terms(Chunk chunk, Row *row, const Terms *terms, int64_t no
         row.timestamp = (now + chunk.since_epoch) // 1000000
     row.deadline = now + terms.timeout
     row.partition = terms.partition
-    row.block = <uint16_t>(chunk.n_blocks - 1)
     row.flags = OWN_TIME if terms.timeout != chunk.timeout else 0
     row.handle_count = 0
     row.error = 0

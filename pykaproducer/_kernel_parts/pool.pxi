@@ -255,11 +255,35 @@ def refuse_memory(int64_t after, int64_t times):
 
 @cython.final
 @cython.no_gc
+cdef class Referred:
+    """A part of the memory of an immutable object, as a read-only buffer."""
+
+    cdef const uint8_t *data
+    cdef Py_ssize_t size
+    cdef object source                  # a tuple of bytes objects
+
+    def __len__(self):
+        return self.size
+
+    def __getbuffer__(self, Py_buffer *view, int flags):
+        PyBuffer_FillInfo(view, self, <void *>self.data, self.size, True, flags)
+        Py_DECREF(None)         # as below
+
+
+cdef Referred referred(const uint8_t *data, Py_ssize_t size, source):
+    cdef Referred made = Referred.__new__(Referred)
+    made.data, made.size, made.source = data, size, source
+    return made
+
+
+@cython.final
+@cython.no_gc
 cdef class RecordBatch:
-    """The bytes of a record batch, for a socket or a codec: a read-only buffer."""
+    """The bytes of a record batch, for a socket or a codec: a read-only buffer, or pieces."""
 
     cdef uint8_t *data
     cdef Py_ssize_t size, capacity
+    cdef list pieces                        # read-only buffers, the first of them bytes; or None
     cdef readonly Py_ssize_t plain_size     # its size without compression, in bytes
     cdef readonly Py_ssize_t largest_record  # bytes of its largest record, without the length
 
@@ -280,6 +304,33 @@ cdef class RecordBatch:
         self.capacity = shrunk_memory(self.data, self.capacity, size)
         self.size = size
 
+    cdef void become(self, list pieces) noexcept:
+        """Consist of *pieces*, whose sizes add up to :attr:`size`."""
+        free_memory(self.data, self.capacity)
+        self.data, self.capacity = NULL, 0
+        self.pieces = pieces
+
+    cdef uint8_t *begin(self) noexcept:
+        """Return its first bytes, the header. To be changed only while nothing else reads them."""
+        return self.data if self.pieces is None else <uint8_t *>PyBytes_AS_STRING(self.pieces[0])
+
+    cdef uint32_t checksum(self, function) except? 0:
+        """Return the checksum of all but the first 21 bytes; *function*: see encode_batch()."""
+        cdef Py_ssize_t i
+        if self.pieces is None:
+            return <uint32_t>function(memoryview(self)[21:])
+        found = function(memoryview(self.pieces[0])[21:])
+        for i in range(1, len(self.pieces)):
+            found = function(self.pieces[i], found)
+        return <uint32_t>found
+
+    def __bytes__(self):
+        if self.pieces is None:
+            return PyBytes_FromStringAndSize(<char *>self.data, self.size)
+        return b"".join(self.pieces)
+
     def __getbuffer__(self, Py_buffer *view, int flags):
+        if self.pieces is not None:
+            raise BufferError("the batch consists of pieces; use bytes()")
         PyBuffer_FillInfo(view, self, self.data, self.size, True, flags)
         Py_DECREF(None)         # Cython stored None in `view.obj`, and the call has replaced it

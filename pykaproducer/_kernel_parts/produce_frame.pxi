@@ -31,7 +31,7 @@ def produce_frame(bytes head not None, int32_t correlation_id, int32_t timeout_m
     the timeout, its last four, are replaced by *correlation_id* and *timeout_ms*. *batches*: tuples
     (topic, partition, record batch), grouped by topic in the order in which the topics first
     appear. *flexible*: the version has compact lengths and tagged fields. A batch of more than
-    COPIED_BATCH bytes is a buffer by itself, the others are copied. Raises MemoryError.
+    COPIED_BATCH bytes is a buffer by itself, or its pieces; the others are copied. Raises MemoryError.
     """
     cdef dict topics = {}
     cdef Py_ssize_t room = 4 + len(head) + _TOPICS_OVERHEAD, size
@@ -88,7 +88,7 @@ cdef list lay_out(uint8_t *scratch, bytes head, int32_t correlation_id, int32_t 
                 p = put_records(p, records)
             else:
                 buffers.append(PyBytes_FromStringAndSize(<char *>begin, p - begin))
-                buffers.append(records)
+                add_records(buffers, records)
                 total += p - begin + size
                 begin = p
             p = end_fields(p, flexible)
@@ -109,6 +109,14 @@ cdef inline uint8_t *end_fields(uint8_t *p, bint flexible) noexcept nogil:
         p[0] = 0
         return p + 1
     return p
+
+
+cdef add_records(list buffers, records):
+    """Add the buffers of *records*: one, or its pieces."""
+    if type(records) is RecordBatch and (<RecordBatch>records).pieces is not None:
+        buffers.extend((<RecordBatch>records).pieces)
+    else:
+        buffers.append(records)
 
 
 cdef uint8_t *put_records(uint8_t *p, records) except NULL:

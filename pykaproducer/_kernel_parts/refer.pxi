@@ -1,18 +1,20 @@
-# Chunks that refer to the caller's bytes objects.
+# Rows that refer to the caller's bytes objects.
 #
-# They never change, so the rows of a block need not be copied. They point into the objects, which
-# the chunk keeps until the last of these rows is reported, or has been detached. Short ones are
-# copied all the same: an object takes more memory than its contents, which buffer_memory counts.
-# Lines are referred to in any case: many of them are in one object.
+# These never change, so their bytes need not be copied: neither into the chunk, nor, without
+# compression, into the batch (encode.pxi). A row of send() refers to its value, if that is large,
+# by a block of its own. The rows of a block refer to all objects of that block, by the chunk's
+# first block, unless they are short: an object takes more memory than its contents, which
+# buffer_memory counts. Lines are referred to in any case: many of them are in one object.
 #
-# Arrow arrays and NumPy arrays are copied. Their memory may change, or be the mapping of a file
-# that is truncated. A slice of an array keeps all of it, of unknown size. And when an array is
-# released, its owner's code runs, which would be in a stage's thread.
+# Subclasses of bytes, Arrow arrays and NumPy arrays are copied. Their memory may change, or be the
+# mapping of a file that is truncated. A slice of an array keeps all of it, of unknown size. And
+# when an array is released, its owner's code runs, which would be in a stage's thread.
 #
-# The payload counts as the chunk's first block, with one byte of memory. So it is released, and
-# given back to buffer_memory, as other blocks are.
+# A block that has a source counts the payload as others do, so it is released, and given back to
+# buffer_memory, as they are. The source is released with the GIL, once the block has been freed.
 
-#: Rows are referred to if they have at least this many bytes for each object, on average.
+#: The rows of a block refer to its objects if they have at least this many bytes for each object,
+#: on average.
 cdef int64_t _LEAST_OBJECT = 256
 
 
@@ -35,16 +37,18 @@ cdef tuple objects_to_refer_to(Columns columns):
 
 cdef refer_to(Chunk chunk, tuple objects):
     """Let all rows of a new *chunk* refer to *objects*."""
-    chunk.blocks = <Block *>malloc(sizeof(Block))
-    if chunk.blocks == NULL:
+    cdef Block *block = chunk.new_block(1)
+    if block == NULL:
         raise no_memory_for_block()
-    chunk.blocks.data = <uint8_t *>new_memory(1)
-    if chunk.blocks.data == NULL:
-        raise no_memory_for_block()     # the chunk frees `blocks`
-    chunk.blocks.capacity = 1
-    chunk.blocks.used = chunk.blocks.live = 0
-    chunk.n_blocks = 1
-    chunk.source = objects
+    block.live = 0
+    set_source(chunk, block, objects)
+    chunk.refers = True
+
+
+cdef inline void set_source(Chunk chunk, Block *block, source) noexcept:
+    Py_INCREF(source)
+    block.source = <PyObject *>source
+    chunk.n_sources += 1
 
 
 cdef inline bint add_reference(Chunk chunk, const Payload *payload) noexcept nogil:
@@ -58,19 +62,51 @@ cdef inline bint add_reference(Chunk chunk, const Payload *payload) noexcept nog
     row.value_size = <int32_t>payload.size[1]
     row.headers = payload.data[2]
     row.headers_size = <int32_t>payload.size[2]
+    row.block = 0
     chunk.blocks.used += <uint32_t>payload.total
     chunk.blocks.live += 1
     return True
 
 
-cdef release_source(Chunk chunk):
-    """Release the objects to which the rows of *chunk* referred, once none of them does any more.
+cdef bint refer_to_value(Chunk chunk, Row *row, const Payload *payload) noexcept:
+    """Let *row* refer to the value of *payload*; copy its key and headers.
 
-    The block of these rows has been freed then, and no reader is left that has pinned the chunk.
+    Return false if there is no memory.
     """
-    cdef tuple source = None            # released when this returns, without the lock
-    enter_guard(&chunk.lock)
-    if chunk.source is not None and chunk.pins == 0 and chunk.blocks.data == NULL:
-        source = chunk.source
-        chunk.source = None
-    leave_guard(&chunk.lock)
+    cdef uint32_t copied = <uint32_t>(payload.total - payload.size[1])
+    cdef Block *block = chunk.new_block(max(copied, 1))
+    if block == NULL:
+        return False
+    block.used = <uint32_t>payload.total
+    row.block = <uint16_t>(chunk.n_blocks - 1)
+    row.key = block.data
+    row.key_size = <int32_t>payload.size[0]
+    row.headers = put_bytes(block.data, payload.data[0], payload.size[0])
+    row.headers_size = <int32_t>payload.size[2]
+    put_bytes(block.data + copied - payload.size[2], payload.data[2], payload.size[2])
+    row.value = payload.data[1]
+    row.value_size = <int32_t>payload.size[1]
+    set_source(chunk, block, <object>payload.large)
+    return True
+
+
+cdef release_sources(Chunk chunk):
+    """Release the objects to which rows of *chunk* referred, once none of these does any more.
+
+    The block of the rows has been freed then, and no reader is left that has pinned the chunk.
+    """
+    cdef uint32_t i = 0
+    cdef PyObject *source
+    while chunk.n_sources:
+        source = NULL
+        enter_guard(&chunk.lock)
+        while source == NULL and chunk.pins == 0 and i < chunk.n_blocks:
+            if chunk.blocks[i].data == NULL and chunk.blocks[i].source != NULL:
+                source = chunk.blocks[i].source
+                chunk.blocks[i].source = NULL
+                chunk.n_sources -= 1
+            i += 1
+        leave_guard(&chunk.lock)
+        if source == NULL:
+            break
+        Py_DECREF(<object>source)       # without the lock

@@ -52,7 +52,7 @@ cdef unpin(Chunk chunk):
     leave_guard(&chunk.lock)
     if done:
         release_rows(chunk)
-    release_source(chunk)
+    release_sources(chunk)
     if freed:
         give_back(chunk, freed)
         chunk.budget.wake()

@@ -188,7 +188,7 @@ cdef class Slice:
         belongs to the chunk, and is freed with its last row.
         """
         detach_rows(self.chunk, self)
-        release_source(self.chunk)
+        release_sources(self.chunk)
         self.chunk.budget.wake()
 
     # -- settling: each row once -------------------------------------------------------------
@@ -349,7 +349,7 @@ cdef class Slice:
         if last:
             chunk.free_callbacks()
             release_rows(chunk)
-        release_source(chunk)
+        release_sources(chunk)
         chunk.budget.wake()
         return last
 

@@ -111,6 +111,18 @@ def test_a_distant_cluster_is_as_far_away_as_asked(tmp_path: Path) -> None:
     assert all(run["measures"]["messages_per_s"] < 300 / 0.06 for run in runs)
 
 
+@pytest.mark.parametrize("options", [["--vs", "raw"], ["--tls", "--vs", "kafka-python"]])
+def test_sizes(lent: KafkaCluster, options: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    words = ["sizes", *options, "--sizes", "10000", "900000", "--megabytes", "2", "--rounds", "1"]
+    assert call(lent, *words, "--json", str(path)) == 0
+    for run in results(path)["runs"]:
+        size = 10_000 if run["case"].startswith("10,000 bytes") else 900_000
+        measures = run["measures"]
+        assert measures["bytes_per_s"] == pytest.approx(measures["messages_per_s"] * size)
+        assert measures["cpu_s_a_byte"] == pytest.approx(measures["cpu_us"] / 1e6 / size)
+
+
 def test_no_hop_takes_longer_than_the_whole(lent: KafkaCluster, tmp_path: Path) -> None:
     path = tmp_path / "results.json"
     assert call(lent, "hops", "--messages", "50", "--rounds", "1", "--json", str(path)) == 0

@@ -67,7 +67,7 @@ def test_what_is_not_used_goes_back_to_the_system() -> None:
     mapped_before, out_before = _kernel.pool_use()
     door = Door()
     for _ in range(400):
-        door.send(TOPIC, b"x" * 500_000, partition=0)
+        door.send(TOPIC, bytearray(500_000), partition=0)
     assert _kernel.pool_use()[0] - mapped_before > 150 << 20
     assert len(door.chunks()) > 10  # and they are freed
     mapped, out = _kernel.pool_use()

@@ -1,17 +1,19 @@
-"""Blocks refer to the caller's bytes objects until their rows are settled."""
+"""bytes objects are kept, not copied: those of blocks, and large values of ``send()``."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Any
 
+import crc32c
 import numpy
 import pytest
 
 import pykaproducer._kernel as _kernel
-from pykaproducer._kernel import ROW_COST, Slice
+from pykaproducer._kernel import LARGE, ROW_COST, Slice
 
-from .helper import TOPIC, Door, claim, deliver, encode, fail, read, seal, some
+from .helper import TOPIC, Door, claim, deliver, encode, fail, read, seal, some, split
 
 ROWS = 100
 SIZE = 300
@@ -155,3 +157,144 @@ def test_messages_of_a_failed_block_keep_their_payload_for_handles() -> None:
     handle = some(block.pending())
     fail(door.chunk().whole())
     assert handle.value == cells()[0]
+
+
+# Large values of send() ---------------------------------------------------------------------------
+
+HEADERS = [("name", b"text")]
+
+
+class Text(bytes):
+    """A subclass of bytes."""
+
+
+def large(count: int = 5) -> list[bytes]:
+    """Return new objects, which are large enough not to be copied."""
+    return [b"%d" % number * (LARGE + number) for number in range(count)]
+
+
+def send(door: Door, sent: Sequence[Any], partitions: int = 1) -> list[Slice]:
+    """Send large values, and a small one after each, and return the slices of their partitions."""
+    for number, value in enumerate(sent):
+        door.send(TOPIC, value, b"key", HEADERS, number % partitions)
+        door.send(TOPIC, b"small", partition=number % partitions)
+    return list(split(door.chunk(), partitions).values())
+
+
+def is_referred(values: list[bytes], number: int = 0) -> bool:
+    """Return whether anything else than this list refers to its object with this *number*."""
+    return sys.getrefcount(values[number]) > 2  # the list, and the argument
+
+
+@pytest.mark.parametrize("how", [{}, {"compress": bytes, "attributes": 0}], ids=["plain", "codec"])
+def test_a_large_value_is_kept_until_it_is_settled(how: dict[str, Any]) -> None:
+    door, sent = Door(), large()
+    (part,) = send(door, sent)
+    size = sum(map(len, sent)) + 5 * len(b"small" + b"key" + b"\2\x08name\x08text")
+    assert door.budget.used == size + 10 * ROW_COST
+    batch = claim(part)
+    records = list(read(encode(batch, **how)))
+    assert [record.value for record in records[::2]] == sent
+    assert {record.key for record in records[::2]} == {b"key"}
+    assert all(record.headers == HEADERS for record in records[::2])
+    assert [(record.key, record.value) for record in records[1::2]] == [(None, b"small")] * 5
+    assert is_referred(sent)
+    deliver(batch)
+    assert not is_referred(sent)
+    assert door.budget.used == 0
+
+
+def test_each_partition_lets_go_of_its_own_values() -> None:
+    door, sent = Door(), large(2)
+    one, other = send(door, sent, 2)
+    deliver(seal(one))
+    assert not is_referred(sent)
+    assert is_referred(sent, 1)
+    deliver(seal(other))
+    assert not is_referred(sent, 1)
+
+
+@pytest.mark.parametrize("wrap", [bytearray, memoryview, Text, numpy.frombuffer])
+def test_what_may_change_is_copied(wrap: Any) -> None:
+    door, expected = Door(), large()
+    sent = [bytearray(each) for each in expected]
+    if wrap is numpy.frombuffer:
+        (part,) = send(door, [memoryview(wrap(each, dtype="uint8")) for each in sent])
+    else:
+        (part,) = send(door, [wrap(each) for each in sent])
+    for each in sent:
+        each[:] = b"x" * len(each)
+    assert [record.value for record in read(encode(claim(part)))][::2] == expected
+
+
+def test_a_batch_keeps_values_that_expire_while_it_is_written() -> None:
+    door, sent = Door(), large()
+    for value in sent:
+        door.send(TOPIC, value, b"key", HEADERS, 0)
+    (part,) = split(door.chunk(), 1).values()
+    batch, _ = _kernel.encode_batch([claim(part)], crc32c.crc32c)
+    fail(part.chunk.whole())
+    assert door.budget.used == 0
+    assert is_referred(sent)
+    records = list(read(bytes(batch)))
+    assert [record.value for record in records] == sent
+    assert all(record.key == b"key" and record.headers == HEADERS for record in records)
+    del batch
+    assert not is_referred(sent)
+
+
+def test_a_value_that_expires_while_it_is_encoded_is_whole() -> None:
+    door, sent = Door(), large()
+    (part,) = send(door, sent)
+    batch = claim(part)
+    fail(part.chunk.whole())
+    assert [record.value for record in read(encode(batch))][::2] == sent
+    assert not is_referred(sent)
+    assert door.budget.used == 0
+
+
+def test_the_same_object_many_times() -> None:
+    door, (value,) = Door(), large(1)
+    (part,) = send(door, [value] * 50)
+    assert [record.value for record in read(encode(claim(part)))][::2] == [value] * 50
+    part = part.chunk.pick(range(100), 0)
+    deliver(part)
+    assert sys.getrefcount(value) == 2  # the variable, and the argument
+
+
+def test_large_values_that_wait_long_stay_where_they_are() -> None:
+    door, sent = Door(), large()
+    (part,) = send(door, sent)
+    used = door.budget.used
+    part.detach_payload()
+    assert is_referred(sent)
+    assert door.budget.used == used
+    assert [record.value for record in read(encode(claim(part)))][::2] == sent
+
+
+def test_without_memory_a_large_message_is_not_accepted() -> None:
+    door, sent = Door(), large()
+    for refused in range(20):
+        _kernel.refuse_memory(refused, 1)
+        try:
+            door.send(TOPIC, sent[0], b"key", HEADERS, 0)
+        except MemoryError:
+            assert not is_referred(sent)
+            assert door.budget.used == 0
+        else:
+            break
+    assert refused
+    _kernel.refuse_memory(0, 0)
+    (part,) = split(door.chunk(), 1).values()
+    assert [record.value for record in read(encode(claim(part)))] == sent[:1]
+
+
+def test_large_objects_of_a_block_are_not_copied_into_the_batch() -> None:
+    sent = large()
+    (part,) = put(Door(), _kernel.columns_of(sent), 1)
+    batch, _ = _kernel.encode_batch([claim(part)], crc32c.crc32c)
+    fail(part.chunk.whole())
+    assert is_referred(sent)
+    assert [record.value for record in read(bytes(batch))] == sent
+    del batch
+    assert not is_referred(sent)

@@ -211,6 +211,34 @@ def test_what_was_pending_at_the_fork_stays_the_parents(cluster: KafkaCluster, t
     assert found == {b"parent": [0, 1], b"child0": [0, 1, 2], b"child1": [0, 1, 2]}
 
 
+@pytest.mark.parametrize("codec", ["none", "gzip"])
+def test_large_values_that_are_pending_at_the_fork(
+    cluster: KafkaCluster, topic: str, codec: str
+) -> None:
+    """They are the objects that the program has passed, which the child's memory has, too."""
+    script = """
+        producer = Producer(
+            bootstrap_servers=servers, linger_ms=60_000, compression_type=os.environ["CODEC"]
+        )
+        for number in range(3):
+            producer.send(topic, b"%d" % number * 100_000)
+
+        def use_in_child():
+            producer.send(topic, b"child" * 20_000)
+            producer.close(60)
+            gc.collect()
+
+        child = fork(use_in_child)
+        assert os.waitpid(child, 0)[1] == 0
+        producer.close(60)
+        """
+    run(script, cluster, topic, CODEC=codec)
+    assert read_log(cluster, topic).values == [
+        b"child" * 20_000,
+        *(b"%d" % number * 100_000 for number in range(3)),
+    ]
+
+
 def test_a_child_does_not_touch_its_parents_connections(cluster: KafkaCluster, topic: str) -> None:
     """Whether it uses the producer, only closes it, aborts, or drops the last reference."""
     script = """
