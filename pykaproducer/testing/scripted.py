@@ -317,8 +317,10 @@ class ScriptedCluster:
             if self._closed or not state.running:
                 raise ConnectionFailed("connection refused: nothing listens there")
             connection = BrokerEnd(broker, len(self._connections), self._handle)
+            transport = connection.start()
+            # With the lock still held: close() joins the threads that it finds in this list.
             self._connections.append(connection)
-        return connection.start()
+        return transport
 
     def _handle(self, connection: BrokerEnd, frame: bytes) -> None:
         """Handle a request according to the script."""
