@@ -16,6 +16,8 @@ _TICK = 0.02
 
 #: The number of threads between pause() and resume(), in which they record messages.
 _paused = 0
+#: Without it, memory could be refused to a thread that has paused since _watch() looked.
+_gate = threading.Lock()
 _remove_hooks: Callable[[], object] = bool
 
 
@@ -40,18 +42,22 @@ def _watch(file: Path) -> None:
         after, times = chance.randrange(300), chance.randrange(1, 4)
         if chance.random() < 0.5:
             refuse_memory(after // 10, times)
-        elif not _paused:
-            hooks.set_nomemory(after, after + times)
+        else:
+            with _gate:
+                if not _paused:
+                    hooks.set_nomemory(after, after + times)
 
 
 def pause() -> None:
     """Refuse the interpreter no memory until :func:`resume`. Needs none."""
     global _paused
     _remove_hooks()
-    _paused += 1
+    with _gate:
+        _paused += 1
     _remove_hooks()
 
 
 def resume() -> None:
     global _paused
-    _paused -= 1
+    with _gate:
+        _paused -= 1
