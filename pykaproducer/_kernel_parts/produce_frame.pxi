@@ -31,7 +31,8 @@ def produce_frame(bytes head not None, int32_t correlation_id, int32_t timeout_m
     the timeout, its last four, are replaced by *correlation_id* and *timeout_ms*. *batches*: tuples
     (topic, partition, record batch), grouped by topic in the order in which the topics first
     appear. *flexible*: the version has compact lengths and tagged fields. A batch of more than
-    COPIED_BATCH bytes is a buffer by itself, or its pieces; the others are copied. Raises MemoryError.
+    COPIED_BATCH bytes is a buffer by itself, or its pieces are; the others are copied. Raises
+    MemoryError.
     """
     cdef dict topics = {}
     cdef Py_ssize_t room = 4 + len(head) + _TOPICS_OVERHEAD, size
