@@ -99,9 +99,11 @@ class Interceptors:
             if hasattr(each, "configure"):
                 each.configure(dict(configs))
 
-    def sent(self, *fields: Any) -> ProducerRecord:
-        """Return the record to send; *fields*: those of the message, from the topic on."""
-        record = ProducerRecord(*fields)
+    def sent(
+        self, topic: Any, value: Any, key: Any, headers: Any, partition: Any, timestamp_ms: Any
+    ) -> ProducerRecord:
+        """Return the record to send for a message with these fields."""
+        record = ProducerRecord(topic, value, key, headers, partition, timestamp_ms)
         for each in self._all:
             if not hasattr(each, "on_send"):
                 continue

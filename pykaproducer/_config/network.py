@@ -118,6 +118,7 @@ PROXY: Final = Kind(
 )
 
 
+# Its methods are made once, for Config, which has all fields.
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class NetworkSettings:
     """The settings of connections."""

@@ -113,6 +113,7 @@ _EXTENSIONS = optional(
 _METHODS = ("default", "oidc")
 
 
+# Its methods are made once, for Config, which has all fields.
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class OAuthSettings:
     """The part of the configuration that concerns tokens."""

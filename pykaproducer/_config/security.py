@@ -66,6 +66,7 @@ def _read_check(text: str) -> bool:
 _STORE_TYPE = optional(upper(("PEM", "JKS", "PKCS12")))
 
 
+# Its methods are made once, for Config, which has all fields.
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class SecuritySettings(OAuthSettings):
     """The part of the configuration that concerns security."""
