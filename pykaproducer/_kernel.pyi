@@ -21,8 +21,6 @@ RECORD_OVERHEAD: int
 RECORD_ALLOWANCE: int
 #: Bytes of the header of a record batch.
 BATCH_HEADER: int
-#: Maximum number of buffers that :func:`write_buffers` writes in one call.
-MOST_BUFFERS: int
 
 #: Hashing: keys are ignored.
 NO_HASH: int

@@ -20,6 +20,8 @@ cdef class Chunk:
     cdef Block *blocks
     cdef bint refers                    # all its rows refer to the source of the first block
     cdef uint32_t n_sources             # blocks that have a source
+    cdef uint32_t n_unused              # of these, freed blocks: their source is to be released
+    cdef uint32_t n_spent               # blocks without rows that are pinned, and freed later
     cdef PyObject **callbacks
     cdef readonly list errors
     cdef dict done_callbacks            # row -> [callable]: add_done_callback()
@@ -382,12 +384,18 @@ cdef class Chunk:
     cdef void free_payload(self) noexcept:
         cdef uint32_t i
         for i in range(self.n_blocks):
-            free_block(&self.blocks[i])
             Py_XDECREF(self.blocks[i].source)
+        self.free_blocks()
+        self.free_callbacks()
+
+    cdef void free_blocks(self) noexcept nogil:
+        """Free all blocks. They have no source any more."""
+        cdef uint32_t i
+        for i in range(self.n_blocks):
+            free_block(&self.blocks[i])
         free(self.blocks)
         self.blocks = NULL
         self.n_blocks = 0
-        self.free_callbacks()
 
     cdef void free_callbacks(self) noexcept:
         cdef uint32_t i

@@ -1,5 +1,4 @@
-# Detaching: rows that wait long move their payload out of memory that they share with other rows,
-# or with the caller.
+# Detaching: rows that wait long move their payload out of memory that they share with other rows.
 
 cdef void detach_rows(Chunk chunk, Slice part) noexcept nogil:
     """Move the payload of *part* out of shared blocks; see Slice.detach_payload.
@@ -30,7 +29,7 @@ cdef Py_ssize_t find_shared(Chunk chunk, Slice part, uint32_t *shared) noexcept 
     """Set *shared* for each block, to a value other than 0 if *part* should leave the block.
 
     That is the case if the block holds over a quarter more bytes than those of *part* in it, or if
-    it is the caller's memory.
+    its rows refer to the objects of a block.
     Returns the payload bytes of *part* in these blocks; -1 if there is no such block.
     """
     cdef uint32_t i
@@ -86,9 +85,8 @@ cdef Py_ssize_t move_into_last(Chunk chunk, Slice part, const uint32_t *shared,
         source.used -= <uint32_t>length
         source.live -= 1
         target.live += 1
-        if source.live == 0 and chunk.pins == 0:
-            freed += source.used
-            free_block(source)
+        if source.live == 0:
+            freed += free_spent(chunk, source)
     chunk.n_blocks += 1
     return freed
 

@@ -25,9 +25,10 @@ def encode_batch(list parts not None, checksum, *, compress=None, int attributes
     """Encode claimed slices as one record batch and return ``(batch, count)``.
 
     *parts*: newly claimed slices of one partition, in order; this unpins them. *checksum*:
-    ``crc32c(buffer) -> int``. *compress*: ``compress(buffer) -> bytes``, or None; the number of its
-    codec is in the low bits of *attributes*. The records are written without the GIL. Raises
-    ValueError if there are no rows, or a slice is not claimed, CompressionError, and MemoryError.
+    ``crc32c(buffer, checksum of what precedes it) -> int``. *compress*: ``compress(buffer) ->
+    bytes``, or None; the number of its codec is in the low bits of *attributes*. The records are
+    written without the GIL. Raises ValueError if there are no rows, or a slice is not claimed,
+    CompressionError, and MemoryError.
     """
     cdef BatchHeader header
     cdef RecordBatch batch
@@ -103,7 +104,9 @@ cdef RecordBatch write_records(list parts, BatchHeader *header, bint as_pieces):
     header.largest = 0
     try:
         if as_pieces:
-            return pieces_of_records(parts, header)
+            batch = pieces_of_records(parts, header)
+            if batch is not None:
+                return batch
         batch = RecordBatch(bound)
         p = batch.data + _HEADER
         for part in parts:
@@ -191,7 +194,8 @@ cdef inline uint8_t *put_after_value(uint8_t *p, const Row *row) noexcept nogil:
 cdef RecordBatch pieces_of_records(list parts, BatchHeader *header):
     """Return the records of *parts*, after room for a header, with values that are not copied.
 
-    The batch keeps the objects to which it refers: its rows may expire while it is being written.
+    None, if that is less than half of their bytes. The batch keeps the objects to which it refers:
+    its rows may expire while it is being written.
     """
     cdef RecordBatch batch
     cdef Slice part
@@ -200,7 +204,7 @@ cdef RecordBatch pieces_of_records(list parts, BatchHeader *header):
     cdef uint32_t i
     cdef uint8_t *begin
     cdef uint8_t *p
-    cdef Py_ssize_t bound = _HEADER
+    cdef Py_ssize_t bound = _HEADER, kept = 0
     cdef list pieces = []
     for part in parts:
         bound += <Py_ssize_t>part.count * _RECORD
@@ -208,8 +212,10 @@ cdef RecordBatch pieces_of_records(list parts, BatchHeader *header):
             row = &part.chunk.rows[part.at(i)]
             bound += payload_size(row)
             if source_of(part.chunk, row) != NULL:
-                bound -= row.value_size
-    batch = RecordBatch(bound)
+                kept += row.value_size
+    if 2 * kept < bound:
+        return None
+    batch = RecordBatch(bound - kept)
     begin = batch.data
     p = begin + _HEADER
     batch.size = 0

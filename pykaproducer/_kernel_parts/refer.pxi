@@ -41,13 +41,13 @@ cdef refer_to(Chunk chunk, tuple objects):
     if block == NULL:
         raise no_memory_for_block()
     block.live = 0
-    set_source(chunk, block, objects)
+    set_source(chunk, block, <PyObject *>objects)
     chunk.refers = True
 
 
-cdef inline void set_source(Chunk chunk, Block *block, source) noexcept:
-    Py_INCREF(source)
-    block.source = <PyObject *>source
+cdef inline void set_source(Chunk chunk, Block *block, PyObject *source) noexcept:
+    Py_XINCREF(source)
+    block.source = source
     chunk.n_sources += 1
 
 
@@ -86,7 +86,7 @@ cdef bint refer_to_value(Chunk chunk, Row *row, const Payload *payload) noexcept
     put_bytes(block.data + copied - payload.size[2], payload.data[2], payload.size[2])
     row.value = payload.data[1]
     row.value_size = <int32_t>payload.size[1]
-    set_source(chunk, block, <object>payload.large)
+    set_source(chunk, block, payload.large)
     return True
 
 
@@ -94,19 +94,23 @@ cdef release_sources(Chunk chunk):
     """Release the objects to which rows of *chunk* referred, once none of these does any more.
 
     The block of the rows has been freed then, and no reader is left that has pinned the chunk.
+    After the last row nothing needs the array of blocks, which handles would keep.
     """
     cdef uint32_t i = 0
     cdef PyObject *source
-    while chunk.n_sources:
+    while True:
         source = NULL
         enter_guard(&chunk.lock)
-        while source == NULL and chunk.pins == 0 and i < chunk.n_blocks:
+        while source == NULL and chunk.n_unused and not chunk.pins and i < chunk.n_blocks:
             if chunk.blocks[i].data == NULL and chunk.blocks[i].source != NULL:
                 source = chunk.blocks[i].source
                 chunk.blocks[i].source = NULL
                 chunk.n_sources -= 1
+                chunk.n_unused -= 1
             i += 1
+        if chunk.is_done() and not chunk.pins and not chunk.n_sources:
+            chunk.free_blocks()
         leave_guard(&chunk.lock)
         if source == NULL:
             break
-        Py_DECREF(<object>source)       # without the lock
+        Py_XDECREF(source)              # without the lock

@@ -12,9 +12,8 @@ cdef bint let_go(Chunk chunk, Slice part) noexcept nogil:
         row = &chunk.rows[part.at(i)]
         block = &chunk.blocks[row.block]
         block.live -= 1
-        if block.live == 0 and chunk.pins == 0 and chunk.closed:
-            freed += block.used
-            free_block(block)
+        if block.live == 0:
+            freed += free_spent(chunk, block)
     chunk.unreported -= part.count
     last = chunk.unreported == 0
     if last:
@@ -30,6 +29,17 @@ cdef bint let_go(Chunk chunk, Slice part) noexcept nogil:
     return last
 
 
+cdef inline Py_ssize_t free_spent(Chunk chunk, Block *block) noexcept nogil:
+    """Free *block*, of which no row is left, unless a reader has pinned it. Return its bytes."""
+    cdef Py_ssize_t freed = block.used
+    if chunk.pins or not chunk.closed:
+        chunk.n_spent += 1              # see unpin()
+        return 0
+    free_block(block)
+    chunk.n_unused += block.source != NULL
+    return freed
+
+
 cdef inline void give_back(Chunk chunk, int64_t freed) noexcept nogil:
     """Release bytes of *chunk*. The caller must call ``chunk.budget.wake()`` afterwards."""
     atomic_add(&chunk.account.held, -freed)
@@ -43,11 +53,11 @@ cdef unpin(Chunk chunk):
     cdef bint done
     enter_guard(&chunk.lock)
     chunk.pins -= 1
-    if chunk.pins == 0 and chunk.closed:
+    if chunk.pins == 0 and chunk.closed and chunk.n_spent:
+        chunk.n_spent = 0
         for i in range(chunk.n_blocks):
             if chunk.blocks[i].live == 0 and chunk.blocks[i].data != NULL:
-                freed += chunk.blocks[i].used
-                free_block(&chunk.blocks[i])
+                freed += free_spent(chunk, &chunk.blocks[i])
     done = chunk.is_done()
     leave_guard(&chunk.lock)
     if done:

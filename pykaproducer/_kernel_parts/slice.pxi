@@ -181,7 +181,9 @@ cdef class Slice:
     # -- waiting -----------------------------------------------------------------------------
 
     def detach_payload(self):
-        """Copy the payload of these rows out of memory shared with other rows or with the caller.
+        """Copy the payload of these rows out of memory shared with other rows.
+
+        That may be memory of the caller; but each large value of ``send()`` stays where it is.
 
         For a slice that has to wait long, so that one unavailable partition does not pin the memory
         of the others. None of its rows may be being encoded. The row table is not copied: it

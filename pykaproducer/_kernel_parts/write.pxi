@@ -10,6 +10,7 @@ cdef extern from *:
     #ifndef MSG_NOSIGNAL        /* macOS; Python ignores SIGPIPE */
     #define MSG_NOSIGNAL 0
     #endif
+    #define MOST_PIECES 1024    /* IOV_MAX of Linux and macOS */
 
     /* Writes until everything is written, `patience` ms have passed since the socket was first
        full, or an error occurs. Returns the bytes written; if that is 0, errno is the reason (0:
@@ -22,7 +23,7 @@ cdef extern from *:
             struct msghdr message;
             memset(&message, 0, sizeof message);
             message.msg_iov = iov;
-            message.msg_iovlen = count;
+            message.msg_iovlen = count < MOST_PIECES ? count : MOST_PIECES;
             Py_ssize_t sent = sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
             if (sent < 0) {
                 if (errno == EINTR) continue;
@@ -57,34 +58,44 @@ cdef extern from *:
     Py_ssize_t kernel_write(int fd, iovec *iov, int count, int patience) nogil
 
 
-cpdef enum:
-    MOST_BUFFERS = 64           # maximum number of buffers that write_buffers() writes in one call
+#: Number of buffers that write_buffers() writes without allocating memory.
+cdef enum:
+    _FEW_PIECES = 64
 
 
 def write_buffers(int fd, buffers, int patience_ms):
     """Write *buffers* to a non-blocking socket, waiting for room without the GIL.
 
     Returns the number of bytes written, fewer than all if the socket was full and did not accept
-    the rest within *patience_ms*. Only the first MOST_BUFFERS buffers are used. Raises
-    OSError if nothing could be written.
+    the rest within *patience_ms*, or if memory is short. Raises OSError if nothing could be
+    written.
 
     A large request written piece by piece from Python would reacquire the GIL for each piece, and
     each time might wait for a switch interval while user code loops over ``send()``.
     """
-    cdef iovec iov[MOST_BUFFERS]
-    cdef Py_buffer views[MOST_BUFFERS]
-    cdef int count = 0, i, problem
-    cdef Py_ssize_t written
+    cdef iovec few[_FEW_PIECES]
+    cdef Py_buffer few_views[_FEW_PIECES]
+    cdef iovec *iov = few
+    cdef Py_buffer *views = few_views
+    cdef Py_ssize_t room = _FEW_PIECES, count = 0, i, written, number = len(buffers)
+    cdef void *memory = NULL
+    cdef int problem
+    if number > _FEW_PIECES:
+        memory = malloc(number * (sizeof(iovec) + sizeof(Py_buffer)))
+    if memory != NULL:
+        views = <Py_buffer *>memory
+        iov = <iovec *>(views + number)
+        room = number
     try:
         for buffer in buffers:
-            if count == MOST_BUFFERS:
+            if count == room:
                 break
             PyObject_GetBuffer(buffer, &views[count], PyBUF_SIMPLE)
             iov[count].iov_base = views[count].buf
             iov[count].iov_len = views[count].len
             count += 1
         with nogil:
-            written = kernel_write(fd, iov, count, patience_ms)
+            written = kernel_write(fd, iov, <int>count, patience_ms)
             problem = errno
             want_gil()
         got_gil()
@@ -94,3 +105,4 @@ def write_buffers(int fd, buffers, int patience_ms):
     finally:
         for i in range(count):
             PyBuffer_Release(&views[i])
+        free(memory)

@@ -87,21 +87,12 @@ class PlainTransport:
         return last_ack_received / 1000 if retransmits and unacked else 0.0
 
     def send(self, buffers: Sequence[memoryview], *, patient: bool = True) -> int:
-        sent = 0
-        for start in range(0, len(buffers), _kernel.MOST_BUFFERS):
-            some = buffers[start : start + _kernel.MOST_BUFFERS]
-            try:
-                count = _kernel.write_buffers(
-                    self._socket.fileno(), some, PATIENCE_MS if patient else 0
-                )
-            except OSError as error:
-                if sent:
-                    break  # return the number of bytes taken; the next call raises the error
-                raise failure(error) from error
-            sent += count
-            if count < sum(map(len, some)):
-                break
-        return sent
+        try:
+            return _kernel.write_buffers(
+                self._socket.fileno(), buffers, PATIENCE_MS if patient else 0
+            )
+        except OSError as error:
+            raise failure(error) from error
 
     def receive(self, into: memoryview) -> int:
         try:

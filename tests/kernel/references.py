@@ -255,7 +255,7 @@ def sockets(door: Door) -> None:
     number = theirs.fileno()
     into = memoryview(bytearray(9))
     _kernel.write_buffers(ours.fileno(), [fresh(), bytearray(b"x"), memoryview(fresh())], 0)
-    _kernel.write_buffers(ours.fileno(), [b"x"] * (_kernel.MOST_BUFFERS + 1), 0)
+    _kernel.write_buffers(ours.fileno(), [b"x"] * 70, 0)
     _kernel.poll_events([(number, 1), (ours.fileno(), 4)], 0)
     _kernel.read_into(number, into)
     poker = _kernel.Poker(ours.fileno())

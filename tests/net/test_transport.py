@@ -91,7 +91,8 @@ def test_a_full_socket_takes_a_part_and_then_nothing(pair: tuple[Transport, sock
     assert transport.send([large[sent:]]) > 0
 
 
-def test_a_peer_that_takes_a_little_at_a_time_does_not_keep_the_writer() -> None:
+@pytest.mark.parametrize("pieces", [1, 4096])
+def test_a_peer_that_takes_a_little_at_a_time_does_not_keep_the_writer(pieces: int) -> None:
     """The socket soon has space again each time; only the total wait is bounded."""
     near, far = socket.socketpair()
     with near, far:
@@ -105,12 +106,31 @@ def test_a_peer_that_takes_a_little_at_a_time_does_not_keep_the_writer() -> None
         reader = threading.Thread(target=trickle)
         reader.start()
         large = memoryview(bytes(256 << 20))
+        size = len(large) // pieces
+        buffers = [large[start : start + size] for start in range(0, len(large), size)]
         try:
-            assert 0 < _kernel.write_buffers(near.fileno(), [large], 1) < len(large)
+            assert 0 < _kernel.write_buffers(near.fileno(), buffers, 1) < len(large)
         finally:
             stopped.set()
             near.shutdown(socket.SHUT_WR)
             reader.join()
+
+
+def test_thousands_of_pieces_are_written_in_order(
+    pair: tuple[Transport, socket.socket],
+) -> None:
+    transport, far_end = pair
+    pieces = [b"%d," % number for number in range(5000)]
+    buffers, sent = [memoryview(piece) for piece in pieces], 0
+    whole = b"".join(pieces)
+    while sent < len(whole):
+        count = transport.send([memoryview(whole)[sent:]] if sent else buffers)
+        assert count > 0
+        sent += count
+    found = b""
+    while len(found) < len(whole):
+        found += far_end.recv(len(whole))
+    assert found == whole
 
 
 def test_the_broker_s_end_is_told(pair: tuple[Transport, socket.socket]) -> None:
