@@ -365,6 +365,8 @@ def test_rejects_that_cannot_be_kept_are_told_of() -> None:
 
 def test_a_partition_that_does_not_exist(cluster: KafkaCluster, topic: str) -> None:
     cluster.create_topic(topic, partitions=3)
+    # So that the broker knows the new topic: otherwise only the message is refused.
+    assert produce(cluster, topic, "--partition", "2", data=b"a\n").returncode == 0
     done = produce(cluster, topic, "--partition", "3", data=b"a\n")
     assert done.returncode == 2
     assert b"has partitions 0 to 2" in done.stderr
