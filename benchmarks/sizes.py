@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace, session: Session) -> None:
         warm_up_rounds = arguments.warm_up_rounds
         for size in arguments.sizes:
             title = f"{size:,} bytes, {send.named(arguments.partitions)}"
-            # So few warm up that their bytes are no part of the figures.
+            # A thousand large values would take longer than the run itself.
             case = send.Case(title, arguments.partitions, settings=found, warm_up=20)
             session.alternate(
                 f"{title}, TLS" if arguments.tls else title,

@@ -167,7 +167,7 @@ cdef uint8_t *encode_records(Slice part, uint8_t *p, BatchHeader *header) noexce
 
 cdef inline uint8_t *put_up_to_value(uint8_t *p, const Row *row,
                                      BatchHeader *header) noexcept nogil:
-    """Write the record of *row* up to its value, and count it in *header*."""
+    """Write the record of *row* up to its value, and count the record in *header*."""
     cdef int64_t delta = row.timestamp - header.base_timestamp
     cdef int64_t size = record_size(row, delta, header.count)
     if row.timestamp > header.most_timestamp:
@@ -192,10 +192,10 @@ cdef inline uint8_t *put_after_value(uint8_t *p, const Row *row) noexcept nogil:
 
 
 cdef RecordBatch pieces_of_records(list parts, BatchHeader *header):
-    """Return the records of *parts*, after room for a header, with values that are not copied.
+    """Return the records of *parts*, after room for a header, without copying large values.
 
-    None, if that is less than half of their bytes. The batch keeps the objects to which it refers:
-    its rows may expire while it is being written.
+    Returns None if most of the bytes would have to be copied. The batch keeps the objects to which
+    it refers, because its rows may expire while it is being written.
     """
     cdef RecordBatch batch
     cdef Slice part

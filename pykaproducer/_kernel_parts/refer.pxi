@@ -1,17 +1,20 @@
 # Rows that refer to the caller's bytes objects.
 #
-# These never change, so their bytes need not be copied: neither into the chunk, nor, without
-# compression, into the batch (encode.pxi). A row of send() refers to its value, if that is large,
-# by a block of its own. The rows of a block refer to all objects of that block, by the chunk's
-# first block, unless they are short: an object takes more memory than its contents, which
-# buffer_memory counts. Lines are referred to in any case: many of them are in one object.
+# These objects never change, so their bytes need not be copied into the chunk. Without compression
+# they need not be copied into the batch either (encode.pxi).
+#
+# A row of send() refers to its value if the value is large. Such a row has a separate memory block,
+# whose source is the value. The rows that send_many() adds refer to all objects of the call, which
+# are the source of the chunk's first memory block. Short objects are copied: an object takes more
+# memory than its contents, which buffer_memory counts. Lines are never copied: one object has many.
 #
 # Subclasses of bytes, Arrow arrays and NumPy arrays are copied. Their memory may change, or be the
 # mapping of a file that is truncated. A slice of an array keeps all of it, of unknown size. And
 # when an array is released, its owner's code runs, which would be in a stage's thread.
 #
-# A block that has a source counts the payload as others do, so it is released, and given back to
-# buffer_memory, as they are. The source is released with the GIL, once the block has been freed.
+# A memory block with a source counts the payload of its rows, as any other block does, so that
+# buffer_memory gets the bytes back in the same way. Once the block has been freed, the source is
+# released, with the GIL.
 
 #: The rows of a block refer to its objects if they have at least this many bytes for each object,
 #: on average.

@@ -1,4 +1,4 @@
-"""One transaction: what its machine keeps of it, and what the stages that write records see.
+"""The data of one transaction: the machine's record, and the view for stages that write.
 
 :mod:`pykaproducer._machines.transactions` has the machine.
 """
