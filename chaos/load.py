@@ -19,6 +19,9 @@ from chaos.producers import CLIENTS, Client, Refused, Settings
 #: The point at which the faults begin.
 UNDER_LOAD = "under load"
 
+#: What a thread raises without memory: CPython 3.11 raises SystemError if it has none for a frame.
+_NO_MEMORY = (MemoryError, SystemError)
+_NOT_ACCEPTED = (Refused, *_NO_MEMORY)
 #: How often the sender checks how many messages are due (seconds).
 _TICK = 0.002
 #: The time that close() gets in addition (seconds).
@@ -53,7 +56,7 @@ class Load:
                 while turn < due and not self._end.is_set():
                     self._one(turn % len(self._numbers))
                     turn += 1
-            except MemoryError:
+            except _NO_MEMORY:
                 pass  # refused to this thread, before it has sent anything
             time.sleep(_TICK)
 
@@ -64,7 +67,7 @@ class Load:
         called = time.monotonic()
         try:
             self._clients[partition % len(self._clients)].send(partition, value, told)
-        except (Refused, MemoryError):
+        except _NOT_ACCEPTED:
             accepted = False
         else:
             accepted = True

@@ -51,13 +51,14 @@ def _watch(file: Path) -> None:
 def pause() -> None:
     """Refuse the interpreter no memory until :func:`resume`. Needs none."""
     global _paused
-    _remove_hooks()
-    with _gate:
-        _paused += 1
+    _gate.acquire()  # `with` would need memory for it
+    _paused += 1
+    _gate.release()
     _remove_hooks()
 
 
 def resume() -> None:
     global _paused
-    with _gate:
-        _paused -= 1
+    _gate.acquire()
+    _paused -= 1
+    _gate.release()

@@ -332,6 +332,8 @@ cdef class Admission(OpenChunks):
         try:
             if timeout >= self.short_timeout and drive_if_idle(slot, chunk):
                 return
+        except (MemoryError, SystemError):
+            pass                        # the message is accepted: it is left to the stages
         except BaseException:
             # A KeyboardInterrupt in the code of a codec: the message is accepted.
             self.announce_open(slot, chunk)
@@ -354,13 +356,20 @@ cdef class Admission(OpenChunks):
 
     @cython.final
     cdef announce_surely(self, slots, bint *announced):
-        """Announce *slots*: one, or a list. Store in *announced* whether the dispatcher knows."""
-        try:
-            announced[0] = self.announce(slots) is not False
-        except BaseException:
-            # The messages are accepted, so announce them again after a KeyboardInterrupt.
-            announced[0] = self.announce(slots) is not False
-            raise
+        """Announce *slots*: one, or a list. Store in *announced* whether the dispatcher knows.
+
+        The messages are accepted. So this waits for memory, and announces them again after a
+        KeyboardInterrupt.
+        """
+        while True:
+            try:
+                announced[0] = self.announce(slots) is not False
+                return
+            except (MemoryError, SystemError):      # the latter: see _util/memory.py
+                pause_for_memory()
+            except BaseException:
+                announced[0] = self.announce(slots) is not False
+                raise
 
     @cython.final
     cdef mark_announced(self, bint announced, TopicSlot slot, Chunk chunk):

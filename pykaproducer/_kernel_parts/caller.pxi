@@ -222,5 +222,5 @@ cdef class CallerPath:
         for request in found:           # another partition's worker must not return it again
             for path in request.paths:
                 if path is not self:
-                    path.requests.remove(request)
+                    drop(path.requests, request)
         return found

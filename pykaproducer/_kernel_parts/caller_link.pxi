@@ -153,7 +153,7 @@ cdef class CallerLink:
 
     def forget_request(self):
         """Forget the oldest request that :meth:`take_back` has returned: it was adopted."""
-        del self.requests[0]
+        drop(self.requests, self.requests[0])
 
     def take_received(self):
         """Return the bytes of responses that were read, and forget them."""
@@ -471,6 +471,8 @@ cdef class CallerLink:
             whole = request.written == total
         finally:
             if not whole:
+                # If it was interrupted, the broker may have received what it has not returned.
+                request.written, stream.taken = request.written + stream.taken, 0
                 self.hand_over(False)
         return 0
 

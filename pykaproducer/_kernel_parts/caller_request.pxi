@@ -338,19 +338,22 @@ cdef bint enter_request(ProduceRequest request) noexcept:
             batches += 1
         else:
             return True
-    drop_last(request.path.link.requests)
+    drop(request.path.link.requests, request)
     for i in range(paths):
-        drop_last((<CallerPath>request.paths[i]).requests)
+        drop((<CallerPath>request.paths[i]).requests, request)
     for i in range(batches):
-        drop_last((<BatchState>request.batches[i]).buffer.unanswered)
+        drop((<BatchState>request.batches[i]).buffer.unanswered, request.batches[i])
     return False
 
 
-cdef void drop_last(list items) noexcept:
-    """Remove the last item. A list that shrinks may need memory for a moment."""
-    cdef Py_ssize_t size = len(items)
-    while set_slice(<PyObject *>items, size - 1, size, NULL) < 0:
-        PyErr_Clear()
+cdef void drop(list items, item) noexcept:
+    """Remove *item*, if it is there. A list that shrinks may need memory for a moment."""
+    cdef Py_ssize_t i
+    for i in range(len(items)):
+        if items[i] is item:
+            while set_slice(<PyObject *>items, i, i + 1, NULL) < 0:
+                PyErr_Clear()
+            return
 
 
 cdef bint appended(list items, item) noexcept:

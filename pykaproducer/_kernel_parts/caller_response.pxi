@@ -204,23 +204,27 @@ cdef bint settle_response(ProduceRequest request, bint in_bridge) except -1:
     cdef CallerLink link = request.path.link
     cdef Slice part = part_of(request)
     cdef Chunk chunk = part.chunk
+    cdef BatchState batch
     cdef Py_ssize_t i
     cdef double now
     cdef int size
     if not may_settle(request, in_bridge):
         return False
-    if not in_bridge and not needs_no_thread(chunk):
-        try:
+    try:
+        for batch in request.batches:
+            list_all_rows(batch.parts)
+        if not in_bridge and not needs_no_thread(chunk):
             link.inbox.enter(chunk)
-        except MemoryError:
-            return False
-    path = request.path
+    except MemoryError:
+        return False
+    # From here on nothing needs memory: the request would be in no list, and without an outcome.
     now = kernel_clock(0) / <double>_NS
     size = 4 + <int>get_be(link.response, 4)
     request.state = OF_CALLER_SETTLED
-    del link.requests[0]                # the broker answers in order
+    drop(link.requests, request)
     for path in request.paths:
-        path.requests.remove(request)
+        drop(path.requests, request)
+    path = request.path
     request.slot.driven -= 1
     request.slot = None
     link.filled -= size
@@ -287,7 +291,9 @@ def take_callers(slots):
     cdef CallerPath path
     for slot in slots:
         for path in list(((<TopicSlot>slot).paths or {}).values()):
-            for request in path.requests:
+            # Not only its own: of those that a BrokerWorker has taken back, nothing else is known
+            # until the Bridge adopts them.
+            for request in path.link.requests:
                 path.link.hand_over(True)
                 if part_of(request).chunk not in found:
                     found.append(part_of(request).chunk)

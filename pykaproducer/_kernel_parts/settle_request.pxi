@@ -80,7 +80,7 @@ cdef int settle_batch(RequestSettler self, BatchState batch) except -1:
     cdef BufferState buffer = batch.buffer
     if self.metrics.partitions.get(buffer.place) is None:
         self.metrics.partition(batch.topic, batch.partition)
-    buffer.unanswered.remove(batch)
+    drop(buffer.unanswered, batch)
     if batch.first_sequence >= 0:
         record_delivered(buffer.sequencer, batch.number)
     reschedule(self.batcher, buffer)

@@ -374,11 +374,6 @@ class Session:
             last = self.unanswered.pop()
             assert last is request
 
-    def put_back(self, event: Ready | Checked | Answered) -> None:
-        """Undo the last :meth:`received`, as *event* cannot be returned to the owner."""
-        if isinstance(event, Answered):
-            self.unanswered.appendleft(event.request)
-
     def refuses(self, api_key: int, at_least: int = 0, at_most: int = LAST_VERSION) -> str | None:
         """Return why there is no common version of these requests, None if there is one.
 
@@ -399,6 +394,9 @@ class Session:
     def received(self, frame: bytes, now: float) -> bytes | Ready | Checked | Answered | None:
         """Handle a response; return bytes to send, an event, or None.
 
+        The request of an ``Answered`` is still the first of :attr:`unanswered`. The owner removes
+        it when nothing can prevent that the event is reported, so that it cannot be lost.
+
         Raises:
             WireError: the response is malformed or unexpected.
             AuthenticationFailed: the broker rejected the authentication.
@@ -418,9 +416,7 @@ class Session:
             raise WireError(f"unexpected response (to request {correlation_id}), without a request")
         request = self.unanswered[0]
         _check(correlation_id, request.correlation_id)
-        answered = Answered(request, request.version, frame[4:])
-        self.unanswered.popleft()  # not before the copy, for which there may be no memory
-        return answered
+        return Answered(request, request.version, frame[4:])
 
     def _is_unwanted(self, correlation_id: int) -> bool:
         """Return whether it is of a request that expects no answer, but gets one all the same.

@@ -438,16 +438,14 @@ class Connection:
             return
         self._timeouts.answered(now)
         self._liveness.just_checked = checking
+        if isinstance(result, Ready):
+            self._approach.ended(well=True)
+            self._network.ladders.succeeded(self.address, now)
         if result is not None:
-            self._heard |= isinstance(result, Answered)
-            if isinstance(result, Ready):
-                self._approach.ended(well=True)
-                self._network.ladders.succeeded(self.address, now)
-            try:
-                self._events.append(result)
-            except NO_MEMORY:
-                session.put_back(result)
-                raise
+            self._events.append(result)
+        if isinstance(result, Answered):
+            self._heard = True
+            session.unanswered.popleft()  # last: any step before it may lack memory
 
     # The end -------------------------------------------------------------------------------------
 

@@ -61,8 +61,7 @@ class LendableConnection(Connection):
         self._liveness.just_checked = False
         self._session.unanswered.append(request)
         try:
-            self._outbox.add(begun.buffers, request)
-            self._outbox.took(begun.written, begun.sent, self._events)
+            self._outbox.add_begun(begun.buffers, request, begun.written, begun.sent)
         except NO_MEMORY as error:
             self._failure = error
 

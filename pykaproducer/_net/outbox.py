@@ -92,6 +92,20 @@ class Outbox:
             raise
         self._end = end
 
+    def add_begun(
+        self, buffers: Iterable[Buffer], request: Request, written: int, now: float
+    ) -> None:
+        """Append the encoding of *request*, of which the socket took *written* bytes at *now*.
+
+        *request* expects a response. After a MemoryError nothing more can be written.
+        """
+        try:
+            self.add(buffers, request)
+            self.took(written, now, [])
+        except NO_MEMORY:
+            self._sent_unknown = True
+            raise
+
     def write(
         self,
         transport: Transport,

@@ -113,11 +113,10 @@ class Reports(Worker[Slice]):
     def on_time(self, now: float) -> None:
         try:
             failures = self._unreported.line(now)
+            if failures.number:
+                log.error("%s", unreported(failures))
         except NO_MEMORY:
-            self.shortage.wait()
-            return  # it is still due
-        if failures.number:
-            log.error("%s", unreported(failures))
+            self.shortage.wait()  # what is still due is logged then
 
 
 def unreported(failures: Failures) -> str:

@@ -333,6 +333,7 @@ def test_what_is_under_way_is_answered_first() -> None:
         session.authenticate_again()
     answered = session.received(int(number).to_bytes(4, "big") + b"ok", 1.0)
     assert answered == Answered(first, 12, b"ok")
+    session.unanswered.popleft()
     broker.said = session.authenticate_again()
     assert session.state is SessionState.AUTHENTICATING
     broker.handshake()

@@ -884,6 +884,25 @@ def test_a_topic_that_only_callers_use_is_in_use() -> None:
         assert not dispatcher._resting
 
 
+def test_a_flush_waits_for_a_request_that_is_handed_over() -> None:
+    """1. a BrokerWorker takes the partition back; 2. a flush begins; 3. the Bridge adopts it."""
+    with running() as (cluster, p):
+        warm(p)
+        hold = Hold()
+        cluster.next("produce", hold)
+        delivery = p.send("t", b"it")
+        hold.wait_until_held()
+        (broker,) = pipeline_of(p).brokers.all()
+        with broker.bridge._running:
+            with broker._running:
+                broker._callers.take_all_back()
+            with pytest.raises(FlushTimeoutError):
+                p.flush(0.3)
+        hold.release()
+        p.flush(SOON)
+        assert delivery.done()
+
+
 # What is left to the stages -----------------------------------------------------------------------
 
 

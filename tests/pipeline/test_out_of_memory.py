@@ -23,6 +23,7 @@ from pykaproducer import (
     Status,
 )
 from pykaproducer._errors.codes import ErrorCode
+from pykaproducer._net.lendable_connection import LendableConnection
 from pykaproducer._net.outbox import Outbox
 from pykaproducer._net.poller import Poller
 from pykaproducer._pipeline.bridge import Bridge, Down, RequestsLost
@@ -33,11 +34,12 @@ from pykaproducer._pipeline.partition import PartitionWorker
 from pykaproducer._pipeline.reports import Reports
 from pykaproducer._pipeline.retry import RetryHandler
 from pykaproducer._pipeline.topic import TopicWorker
-from pykaproducer._pipeline.worker import Worker, _Thread
+from pykaproducer._pipeline.worker import _Thread
 from pykaproducer._util import compression
 from pykaproducer._util.clock import held_lock
 from pykaproducer.testing import ScriptedCluster
 from pykaproducer.testing.scripted import Drop, Exchange, Hold, Mangle, Refuse, garbage
+from tests._support.callers import needs_callers
 from tests._support.no_memory import call_without_memory, needs_hook
 from tests._support.pairs import partly
 from tests._support.programs import run
@@ -48,6 +50,7 @@ from .helper import (
     Told,
     backs_off,
     came,
+    ended,
     error_of,
     frozen,
     let_pass,
@@ -481,29 +484,30 @@ def test_a_stage_pauses_before_a_step_without_memory(monkeypatch: pytest.MonkeyP
 
 
 #: The stages, by what their threads are called.
-STAGES: dict[str, type[Worker[Any]]] = {
-    "dispatcher": Dispatcher,
-    "topic": TopicWorker,
-    "partition": PartitionWorker,
-    "broker": BrokerWorker,
-    "bridge": Bridge,
-    "retry": RetryHandler,
-    "reports": Reports,
-    "metadata": Metadata,
+STEPS: dict[str, tuple[type[Any], str]] = {
+    "dispatcher": (Dispatcher, "handle"),
+    "topic": (TopicWorker, "handle"),
+    "partition": (PartitionWorker, "handle"),
+    "broker": (BrokerWorker, "handle"),
+    "bridge": (Bridge, "handle"),
+    "response": (LendableConnection, "_handle"),
+    "retry": (RetryHandler, "handle"),
+    "reports": (Reports, "handle"),
+    "metadata": (Metadata, "handle"),
 }
 
 
 class Refusing:
-    """Refuses one of a stage's allocations, in the handling of its next item after :meth:`arm`.
+    """Refuses one of the allocations of a step, a method, in its next call after :meth:`arm`.
 
     Meanwhile the calling thread waits, so that none of its own is refused.
     """
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, stage: type[Worker[Any]]) -> None:
-        self._real, self._testcapi = stage.handle, pytest.importorskip("_testcapi")
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: type[Any], step: str) -> None:
+        self._real, self._testcapi = getattr(owner, step), pytest.importorskip("_testcapi")
         self._numbers: list[tuple[int, int]] = []
         self._begin, self._done = held_lock(), held_lock()
-        monkeypatch.setattr(stage, "handle", lambda *args: self._handle(*args))
+        monkeypatch.setattr(owner, step, lambda *args: self._step(*args))
 
     def arm(self, number: int, count: int) -> None:
         self._numbers.append((number, number + count))
@@ -512,15 +516,14 @@ class Refusing:
         self._begin.release()
         assert self._done.acquire(timeout=SOON)
 
-    def _handle(self, stage: Worker[Any], item: Any) -> None:
+    def _step(self, *args: Any) -> Any:
         if not self._numbers:
-            self._real(stage, item)
-            return
+            return self._real(*args)
         numbers = self._numbers.pop()
         assert self._begin.acquire(timeout=SOON)
         self._testcapi.set_nomemory(*numbers)
         try:
-            self._real(stage, item)
+            return self._real(*args)
         finally:
             self.end()
             self._done.release()
@@ -533,16 +536,16 @@ class Refusing:
 # Of a thread of the cluster, and of generators that are not run to their end.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("first", partly(range(24), [0]))
 def test_a_step_of_a_stage_without_memory(
-    monkeypatch: pytest.MonkeyPatch, stage: str, first: int
+    monkeypatch: pytest.MonkeyPatch, step: str, first: int
 ) -> None:
     """Each of its allocations is refused in turn: every message has one outcome, and is reported.
 
     The producer goes on, or it is broken with this cause.
     """
-    refusing = Refusing(monkeypatch, STAGES[stage])
+    refusing = Refusing(monkeypatch, *STEPS[step])
 
     def on_delivery(error: BaseException | None, delivery: Delivery) -> None:
         refusing.end()  # not the allocations of user code
@@ -557,7 +560,7 @@ def test_a_step_of_a_stage_without_memory(
             warm_up(producer)
             pipeline = pipeline_of(producer)
             cluster.next("produce", Refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER))
-            if stage == "reports":  # what it handles is not ordinary
+            if step == "reports":  # what it handles is not ordinary
                 cluster.next("produce", Refuse(ErrorCode.INVALID_RECORD))
             refusing.arm(number, 1 + 2 * (number % 2))
             deliveries = [producer.send("t", b"%d" % n, on_delivery=on_delivery) for n in range(3)]
@@ -578,17 +581,56 @@ def test_a_step_of_a_stage_without_memory(
 
 
 @needs_hook
+@needs_callers
+@pytest.mark.parametrize("number", partly(range(40), range(0, 40, 3)))
+def test_a_request_of_a_caller_that_cannot_be_adopted(
+    monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """The broker has it, and then the connection is lost: the message may be in the log."""
+    refusing = Refusing(monkeypatch, LendableConnection, "adopt")
+    appended = threading.Event()
+
+    def append_without_answer(exchange: Exchange) -> None:
+        exchange.apply()
+        appended.set()
+
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        ended(cluster.producer(**FAST, enable_idempotence=False)) as producer,
+    ):
+        warm_up(producer)
+        producer.send("t", b"warm").result(SOON)
+        cluster.next("produce", append_without_answer)
+        refusing.arm(number, 1 + 2 * (number % 2))
+        delivery = producer.send("t", b"it")
+        assert appended.wait(SOON)
+        cluster.stop(0)
+        refusing.refuse()
+        producer.abort()
+        assert error_of(delivery).status is Status.POSSIBLY_PERSISTED
+
+
+@needs_hook
+@pytest.mark.parametrize("way", ["caller", "stages"])
 @pytest.mark.parametrize("count", [1, 3])
-def test_a_caller_without_memory(count: int) -> None:
-    """It sends the message itself, or leaves it to the stages: nothing is left half entered."""
-    with running() as (cluster, producer):
+def test_a_send_without_memory(way: str, count: int) -> None:
+    """The message is accepted, or send() raises: nothing is left half entered."""
+    testcapi: Any = pytest.importorskip("_testcapi")
+    settings = {"partitioner": to_the_first} if way == "stages" else {}
+    accepted = []
+
+    def send_it(value: bytes) -> None:
+        producer.send("t", value)
+        testcapi.remove_mem_hooks()
+        accepted.append(value)
+
+    with running(**settings) as (cluster, producer):
         warm_up(producer)
         for number in range(40):
-            call_without_memory(number, producer.send, "t", b"%d" % number, count=count)
+            call_without_memory(number, send_it, b"%d" % number, count=count)
             producer.flush(SOON)
-        values = log(cluster)[1:]
-        assert len(values) == producer.accepted - 1
-        assert values == sorted(set(values), key=lambda value: int(value or b""))
+        assert log(cluster)[1:] == accepted
+        assert producer.accepted == len(accepted) + 1
 
 
 #: Ends with an error, or crashes, if a call of a function needs memory from the system.
