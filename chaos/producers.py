@@ -81,11 +81,18 @@ class Pykaproducer(Client):
     """A client whose errors carry a status, which is checked against the log."""
 
     def __init__(self, settings: Settings) -> None:
-        from pykaproducer import BufferFullError, FlushTimeoutError, Producer, ProducerBrokenError
+        from pykaproducer import (
+            BufferFullError,
+            FlushTimeoutError,
+            Producer,
+            ProducerBrokenError,
+            ProducerClosedError,
+        )
 
         self._topic, self._partitions = settings.topic, settings.partitions
         self._full, self._flush_timeout = BufferFullError, FlushTimeoutError
-        self._broken, self._replaced = ProducerBrokenError, 0
+        # Closed: there was no memory to replace the broken one.
+        self._broken, self._replaced = (ProducerBrokenError, ProducerClosedError), 0
         self._waiting, self._turn = settings.waiting, 0
         self._make: Callable[[], Any] = lambda: Producer(
             bootstrap_servers=settings.bootstrap_servers,
@@ -124,10 +131,14 @@ class Pykaproducer(Client):
             raise Refused from error
         except self._broken as error:
             shortage.pause()
-            self._producer.close(_CLOSE_BROKEN)
-            self._producer = self._make()
-            self._replaced += 1
-            shortage.resume()
+            try:
+                self._producer.close(_CLOSE_BROKEN)
+                self._producer = self._make()
+                self._replaced += 1
+            except RuntimeError:
+                pass  # no lock could be allocated: the next call tries again
+            finally:
+                shortage.resume()
             raise Refused from error
         if waits:
             on_delivery(sent.exception(), sent)
@@ -135,7 +146,7 @@ class Pykaproducer(Client):
     def flush(self, timeout: float) -> None:
         try:
             self._producer.flush(timeout)
-        except (self._flush_timeout, self._broken):
+        except (self._flush_timeout, *self._broken):
             pass  # the audit reports messages without an outcome
 
     def transitions(self) -> dict[str, int]:

@@ -42,10 +42,12 @@ def _watch(file: Path) -> None:
         after, times = chance.randrange(300), chance.randrange(1, 4)
         if chance.random() < 0.5:
             refuse_memory(after // 10, times)
-        else:
-            with _gate:
-                if not _paused:
-                    hooks.set_nomemory(after, after + times)
+            continue
+        until = after + times
+        _gate.acquire()  # as in pause()
+        if not _paused:
+            hooks.set_nomemory(after, until)
+        _gate.release()
 
 
 def pause() -> None:

@@ -6,12 +6,14 @@ import abc
 import contextlib
 import io
 import itertools
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import pyarrow
 from pyarrow import compute, fs, ipc, parquet, types
 
+from pykaproducer._load import apart
 from pykaproducer._load.encoders import is_list, plain_type
 from pykaproducer._load.json_text import is_json
 from pykaproducer._load.names import SourceError, is_stored
@@ -119,10 +121,7 @@ class _Columnar(FileReader):
             raise SourceError(f"{self.path}: {text}; write the file again")
 
     def _file(self) -> Any:
-        """Return the file for pyarrow, which opens those of this machine itself."""
-        if not is_stored(self.path):
-            return self.path
-        return io.BufferedReader(StoredFile(self.path, self._failures), _STORED_BUFFER)
+        return _file(self.path, self._failures)
 
     @abc.abstractmethod
     def _open(self) -> Any:
@@ -149,6 +148,13 @@ class _Columnar(FileReader):
         self, reader: Any, group: int, names: Sequence[str], row: int
     ) -> Iterator[tuple[Any, float]]:
         """Yield batches of a group, whose first row is *row*, and the share read so far."""
+
+
+def _file(path: str, failures: list[SourceError]) -> Any:
+    """Return the file for pyarrow, which opens those of this machine itself."""
+    if not is_stored(path):
+        return path
+    return io.BufferedReader(StoredFile(path, failures), _STORED_BUFFER)
 
 
 def _check_names(field: Any) -> None:
@@ -415,18 +421,12 @@ class OrcReader(_Columnar):
         if part != WHOLE or not schema.names:
             yield from super()._read(schema, part)
             return
-        # Reads less than a stripe at a time. Imported here, as it takes 46 MB.
-        from pyarrow import dataset
-
-        fragment = dataset.OrcFileFormat().make_fragment(self._file(), fs.LocalFileSystem())
         with self._open() as file:
             names = self._names(file, schema)
             with self._damage(file, range(self._count(file)), names):
                 rows, done = file.nrows, 0
                 at_once = min(_ORC_ROWS, _rows_at_once(rows, self.size, len(names)))
-                for batch in fragment.to_batches(
-                    columns=names, batch_size=at_once, batch_readahead=1, use_threads=False
-                ):
+                for batch in _batches_apart(_orc_batches, self._absolute(), names, at_once):
                     for rows_of_it, _ in _slices(batch):
                         done += rows_of_it.num_rows
                         yield Read(rows_of_it, self.size * done // max(rows, done))
@@ -458,15 +458,73 @@ class OrcReader(_Columnar):
         first = [field.name for field in names[:1]]
         count = self._count(file)
         size = self.size // max(count, 1)
-        rows = [file.read_stripe(stripe, first).num_rows for stripe in range(count)]
+        path = self._absolute()
+        rows = [sum(apart.each(_orc_rows, path, stripe, first)) for stripe in range(count)]
         self._check_rows(sum(rows), file.nrows)
         return [(each, size) for each in rows]
+
+    def _absolute(self) -> str:
+        # The other process may be in another directory.
+        return self.path if is_stored(self.path) else os.path.abspath(self.path)
 
     def _rows(
         self, reader: Any, group: int, names: Sequence[str], row: int
     ) -> Iterator[tuple[Any, float]]:
-        with self._open() as file:  # again, as it keeps the memory of all that it has read
-            yield from _slices(file.read_stripe(group, names or self.schema.names[:1]))
+        names = names or self.schema.names[:1]
+        for batch in _batches_apart(_orc_stripe, self._absolute(), group, names):
+            yield from _slices(batch)
+
+
+@contextlib.contextmanager
+def _orc_file(path: str) -> Iterator[Any]:
+    """Return the file, for the process that reads ORC: see :mod:`pykaproducer._load.apart`."""
+    failures: list[SourceError] = []
+    try:
+        yield _file(path, failures)
+    except (OSError, pyarrow.ArrowException):
+        if failures:
+            raise failures[0] from None
+        raise
+
+
+def _batches_apart(function: Callable[..., Iterator[Any]], *arguments: Any) -> Iterator[Any]:
+    """Yield the batches that *function* yields in another process."""
+    found = apart.each(_serialized, function, *arguments)
+    for schema in found:
+        for content in found:
+            yield ipc.read_record_batch(pyarrow.py_buffer(content), schema)
+
+
+def _serialized(function: Callable[..., Iterator[Any]], *arguments: Any) -> Iterator[Any]:
+    """Yield the schema of the batches, and their bytes: a pickled batch takes twice the time."""
+    for number, batch in enumerate(function(*arguments)):
+        if not number:
+            yield batch.schema
+        yield batch.serialize().to_pybytes()
+
+
+def _orc_batches(path: str, names: Sequence[str], at_once: int) -> Iterator[Any]:
+    """Yield the batches of a file, reading less than a stripe at a time."""
+    from pyarrow import dataset  # takes 46 MB
+
+    with _orc_file(path) as file:
+        fragment = dataset.OrcFileFormat().make_fragment(file, fs.LocalFileSystem())
+        yield from fragment.to_batches(
+            columns=names, batch_size=at_once, batch_readahead=1, use_threads=False
+        )
+
+
+def _orc_stripe(path: str, stripe: int, names: Sequence[str]) -> Iterator[Any]:
+    """Yield the batch of a stripe. An ORCFile keeps the memory of all that it has read."""
+    from pyarrow import orc
+
+    with _orc_file(path) as file:
+        yield orc.ORCFile(file).read_stripe(stripe, names)
+
+
+def _orc_rows(path: str, stripe: int, names: Sequence[str]) -> Iterator[int]:
+    """Yield the number of rows of a stripe, by reading these columns."""
+    yield sum(batch.num_rows for batch in _orc_stripe(path, stripe, names))
 
 
 # Arrow -------------------------------------------------------------------------------------------

@@ -1,0 +1,138 @@
+"""Functions called in a process of its own, for a library that damaged files can crash.
+
+The library with which Arrow reads ORC trusts the lengths in a file. A damaged one makes it write
+where there is no memory, which ends its process, or fill all memory. In a process of its own this
+is an error like any other. The process is kept for the next call; calls at once have one each.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow
+
+#: Maximum address space of the process (bytes), of which its libraries reserve some.
+_MEMORY = 8 << 30
+#: Exceptions that a call of it may raise; others are defects of this library.
+_RAISED = (OSError, ValueError, MemoryError, pyarrow.ArrowException)
+
+_PROGRAM = "import sys; sys.path[:] = sys.argv[1:]; import pykaproducer._load.apart as a; a.serve()"
+
+
+class _Process:
+    def __init__(self) -> None:
+        #: Whether it has done all that it was asked for.
+        self.is_idle = True
+        #: The surroundings that it has, in which stores find their settings.
+        self.environment = dict(os.environ)
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _PROGRAM, *sys.path],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C ends this process, and that ends the other one
+        )
+
+    def each(self, function: Callable[..., Iterator[Any]], arguments: tuple[Any, ...]) -> Any:
+        self.is_idle = False
+        found, error = self._exchanged((function, arguments))
+        while found is not None:
+            yield found
+            found, error = self._exchanged()
+        self.is_idle = True
+        if error is not None:
+            raise error
+
+    def _exchanged(self, call: object = None) -> Any:
+        """Send *call*, if there is one, and return the next result, and an exception or None."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            if call is not None:
+                pickle.dump(call, self._process.stdin)
+                self._process.stdin.flush()
+            return pickle.load(self._process.stdout)
+        except (EOFError, BrokenPipeError):
+            status = self._process.wait()
+            how = signal.Signals(-status).name if status < 0 else f"exit status {status}"
+            text = f"it cannot be read: the library that reads it has crashed ({how})"
+            raise pyarrow.ArrowInvalid(text) from None
+
+    def close(self) -> None:
+        """End the process."""
+        with self._process:  # closes the pipes, and waits
+            self._process.kill()
+
+
+#: Processes without a call, of the process with this identifier.
+_idle: list[_Process] = []
+_owner = 0
+
+
+def each(function: Callable[..., Iterator[Any]], *arguments: Any) -> Iterator[Any]:
+    """Yield what ``function(*arguments)`` yields, called in another process.
+
+    *function* is one of a module, and what it yields is not None.
+
+    Raises:
+        ArrowInvalid: the process has crashed.
+        Exception: what *function* has raised.
+    """
+    process = _taken()
+    try:
+        yield from process.each(function, arguments)
+    finally:
+        if process.is_idle:
+            _idle.append(process)
+        else:
+            process.close()
+
+
+def _taken() -> _Process:
+    global _owner
+    if _owner != os.getpid():
+        _idle.clear()  # they are the parent's
+        _owner = os.getpid()
+    with contextlib.suppress(IndexError):
+        process = _idle.pop()
+        if process.environment == os.environ:
+            return process
+        process.close()
+    return _Process()
+
+
+@atexit.register
+def close_all() -> None:
+    """End the processes that have no call."""
+    while _idle:
+        _idle.pop().close()
+
+
+def serve() -> None:
+    """Call functions, as the other process, until the first one ends."""
+    with contextlib.suppress(ImportError):
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, resource.RLIM_INFINITY))
+    results = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what a library prints is no result
+    while True:
+        try:
+            function, arguments = pickle.load(sys.stdin.buffer)
+        except EOFError:
+            return
+        try:
+            for found in function(*arguments):
+                pickle.dump((found, None), results, pickle.HIGHEST_PROTOCOL)
+                results.flush()
+            pickle.dump((None, None), results)
+        except _RAISED as error:
+            pickle.dump((None, error), results)
+        results.flush()
