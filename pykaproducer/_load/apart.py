@@ -19,10 +19,12 @@ from typing import Any
 
 import pyarrow
 
+from pykaproducer._load.names import SourceError
+
 #: Maximum address space of the process (bytes), of which its libraries reserve some.
 _MEMORY = 8 << 30
 #: Exceptions that a call of it may raise; others are defects of this library.
-_RAISED = (OSError, ValueError, MemoryError, pyarrow.ArrowException)
+_RAISED = (OSError, ValueError, MemoryError, ImportError, pyarrow.ArrowException, SourceError)
 
 _PROGRAM = "import sys; sys.path[:] = sys.argv[1:]; import pykaproducer._load.apart as a; a.serve()"
 
@@ -39,6 +41,10 @@ class _Process:
             stdout=subprocess.PIPE,
             start_new_session=True,  # Ctrl-C ends this process, and that ends the other one
         )
+
+    def is_usable(self) -> bool:
+        """Return whether it runs, in the surroundings of now."""
+        return self._process.poll() is None and self.environment == os.environ
 
     def each(self, function: Callable[..., Iterator[Any]], arguments: tuple[Any, ...]) -> Any:
         self.is_idle = False
@@ -59,7 +65,8 @@ class _Process:
                 pickle.dump(call, self._process.stdin)
                 self._process.stdin.flush()
             return pickle.load(self._process.stdout)
-        except (EOFError, BrokenPipeError):
+        except (EOFError, BrokenPipeError, pickle.UnpicklingError):  # the last: of half a result
+            self._process.kill()
             status = self._process.wait()
             how = signal.Signals(-status).name if status < 0 else f"exit status {status}"
             text = f"it cannot be read: the library that reads it has crashed ({how})"
@@ -67,8 +74,13 @@ class _Process:
 
     def close(self) -> None:
         """End the process."""
-        with self._process:  # closes the pipes, and waits
-            self._process.kill()
+        self._process.kill()
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        with contextlib.suppress(OSError):  # there may be something that could not be sent
+            self._process.stdin.close()
+        self._process.wait()
 
 
 #: Processes without a call, of the process with this identifier.
@@ -102,7 +114,7 @@ def _taken() -> _Process:
         _owner = os.getpid()
     with contextlib.suppress(IndexError):
         process = _idle.pop()
-        if process.environment == os.environ:
+        if process.is_usable():
             return process
         process.close()
     return _Process()
@@ -117,10 +129,12 @@ def close_all() -> None:
 
 def serve() -> None:
     """Call functions, as the other process, until the first one ends."""
-    with contextlib.suppress(ImportError):
+    with contextlib.suppress(ImportError, ValueError, OSError):  # not everywhere
         import resource
 
-        resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, resource.RLIM_INFINITY))
+        soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+        limits = [each for each in (soft, hard, _MEMORY) if each != resource.RLIM_INFINITY]
+        resource.setrlimit(resource.RLIMIT_AS, (min(limits), hard))
     results = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints is no result
     while True:
@@ -128,11 +142,17 @@ def serve() -> None:
             function, arguments = pickle.load(sys.stdin.buffer)
         except EOFError:
             return
-        try:
-            for found in function(*arguments):
-                pickle.dump((found, None), results, pickle.HIGHEST_PROTOCOL)
+        found = function(*arguments)
+        while True:
+            result: Any
+            try:
+                result = next(found, None), None
+            except _RAISED as error:
+                result = None, error
+            try:
+                pickle.dump(result, results, pickle.HIGHEST_PROTOCOL)
                 results.flush()
-            pickle.dump((None, None), results)
-        except _RAISED as error:
-            pickle.dump((None, error), results)
-        results.flush()
+            except BrokenPipeError:
+                os._exit(1)  # the first process has ended
+            if result[0] is None:
+                break

@@ -116,7 +116,7 @@ class Reports(Worker[Slice]):
             if failures.number:
                 log.error("%s", unreported(failures))
         except NO_MEMORY:
-            self.shortage.wait()  # what is still due is logged then
+            self.shortage.wait()  # a line that was begun is lost; what is still due comes later
 
 
 def unreported(failures: Failures) -> str:

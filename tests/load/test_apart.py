@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import os
 import signal
+import subprocess
+import sys
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,7 +50,9 @@ def test_the_process_is_another_one_and_kept() -> None:
     assert list(apart.each(processes, 1)) == [first]
 
 
-@pytest.mark.parametrize("error", [OSError(5, "no"), ValueError("no"), pyarrow.ArrowInvalid("no")])
+@pytest.mark.parametrize(
+    "error", [OSError(5, "no"), ImportError("no"), pyarrow.ArrowInvalid("no"), SourceError("no")]
+)
 def test_an_exception_is_raised_here(error: Exception) -> None:
     (process,) = apart.each(processes, 1)
     found = apart.each(fail, error)
@@ -64,6 +68,44 @@ def test_a_crash_is_an_error() -> None:
     with pytest.raises(pyarrow.ArrowInvalid, match=r"has crashed \(SIGSEGV\)"):
         next(found)
     assert len(list(apart.each(processes, 2))) == 2
+
+
+class Fatal:
+    def __reduce__(self) -> str:
+        os._exit(7)
+
+
+def half_a_result() -> Iterator[object]:
+    yield bytes(1 << 20), Fatal()
+
+
+def test_a_crash_within_a_result_is_an_error() -> None:
+    with pytest.raises(pyarrow.ArrowInvalid, match=r"has crashed \(exit status 7\)"):
+        list(apart.each(half_a_result))
+
+
+def test_a_process_that_has_died_is_not_used_again() -> None:
+    (process,) = apart.each(processes, 1)
+    os.kill(process, signal.SIGKILL)
+    apart._idle[0]._process.wait(60)
+    assert len(list(apart.each(processes, 2))) == 2
+
+
+@pytest.mark.parametrize("limit", ["soft", "hard"])
+def test_a_lower_limit_of_memory_is_kept(limit: str) -> None:
+    program = (
+        "import resource, sys; from pykaproducer._load import apart; from tests.load.test_apart "
+        "import limits; most = 6 << 30; "
+        f"resource.setrlimit(resource.RLIMIT_AS, (most, most if {limit == 'hard'} else -1)); "
+        "assert list(apart.each(limits)) == [resource.getrlimit(resource.RLIMIT_AS)]"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def limits() -> Iterator[tuple[int, int]]:
+    import resource
+
+    yield resource.getrlimit(resource.RLIMIT_AS)
 
 
 def test_calls_at_once_have_a_process_each() -> None:
