@@ -19,7 +19,7 @@ from chaos.producers import CLIENTS, Client, Refused, Settings
 #: The point at which the faults begin.
 UNDER_LOAD = "under load"
 
-#: What a thread raises without memory: CPython 3.11 raises SystemError if it has none for a frame.
+#: Raised if memory is refused. CPython 3.11 raises SystemError if it cannot allocate a frame.
 _NO_MEMORY = (MemoryError, SystemError)
 _NOT_ACCEPTED = (Refused, *_NO_MEMORY)
 #: How often the sender checks how many messages are due (seconds).

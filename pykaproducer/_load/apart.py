@@ -1,8 +1,8 @@
-"""Functions called in a process of its own, for a library that damaged files can crash.
+"""Calls functions in a child process, because a damaged file can crash the library they use.
 
-The library with which Arrow reads ORC trusts the lengths in a file. A damaged one makes it write
-where there is no memory, which ends its process, or fill all memory. In a process of its own this
-is an error like any other. The process is kept for the next call; calls at once have one each.
+The library with which Arrow reads ORC trusts the lengths in the file. A wrong length makes it write
+outside its memory, or allocate all memory. In a child process, either becomes an ordinary error.
+The child process is reused for the next call. Concurrent calls use one child process each.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _Process:
     def __init__(self) -> None:
         #: Whether it has done all that it was asked for.
         self.is_idle = True
-        #: The surroundings that it has, in which stores find their settings.
+        #: The environment variables it was started with; stores read settings from them.
         self.environment = dict(os.environ)
         self._process = subprocess.Popen(
             [sys.executable, "-c", _PROGRAM, *sys.path],
@@ -43,7 +43,7 @@ class _Process:
         )
 
     def is_usable(self) -> bool:
-        """Return whether it runs, in the surroundings of now."""
+        """Return whether it is running, with the present environment variables."""
         return self._process.poll() is None and self.environment == os.environ
 
     def each(self, function: Callable[..., Iterator[Any]], arguments: tuple[Any, ...]) -> Any:
