@@ -18,14 +18,16 @@ from types import FrameType
 Handler = Callable[[int, FrameType | None], None]
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+#: When to raise again, if Python has ignored the exception (seconds).
+_AGAIN = 0.1
 
 
 @contextlib.contextmanager
-def _handled_by(handler: Handler) -> Iterator[None]:
+def _handled_by(handler: Handler, *numbers: signal.Signals) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    before = {number: signal.getsignal(number) for number in (*_SIGNALS, *numbers)}
     if before[signal.SIGHUP] is signal.SIG_IGN:
         del before[signal.SIGHUP]
     try:
@@ -80,9 +82,17 @@ class Signals:
         return False
 
     def _came(self, number: int, frame: FrameType | None) -> None:
-        self.count += 1
-        self.number = self.number or number
+        """Count a signal and raise.
+
+        1. A signal arrives while Python calls a finalizer or a weakref's callback, as at the end of
+        an import. 2. Python prints what the handler raises there, and goes on. 3. The thread waits
+        for a pipe for good. So an alarm raises again, until the error is caught.
+        """
+        if number != signal.SIGALRM:
+            self.count += 1
+            self.number = self.number or number
         if self.error is not None:
+            signal.setitimer(signal.ITIMER_REAL, _AGAIN)
             raise self.error
 
 
@@ -92,7 +102,7 @@ def counted() -> Iterator[Signals]:
     signals = Signals()
     in_main = threading.current_thread() is threading.main_thread()
     try:
-        with _handled_by(signals._came):
+        with _handled_by(signals._came, signal.SIGALRM):
             before = (
                 signal.set_wakeup_fd(signals._wake, warn_on_full_buffer=False) if in_main else -1
             )
@@ -100,6 +110,7 @@ def counted() -> Iterator[Signals]:
                 yield signals
             finally:
                 if in_main:
+                    signal.setitimer(signal.ITIMER_REAL, 0)
                     signal.set_wakeup_fd(before)
         if signals.count and in_main:
             # The command is ending because of a signal; another Ctrl-C must not interrupt that.

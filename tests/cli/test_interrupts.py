@@ -15,6 +15,7 @@ import pytest
 from pykaproducer.testing import KafkaCluster
 from tests._support.consumer import consume
 from tests._support.pairs import partly
+from tests._support.programs import run
 
 from .helper import NOWHERE, PATIENCE, command, end_of
 
@@ -140,6 +141,30 @@ def test_load_while_it_waits_for_a_pipe() -> None:
         assert NOWHERE.encode() in process.stderr.readline()
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE) == 143
+
+
+SWALLOWED = """
+    import os, signal
+    from pykaproducer.cli import _signals
+
+    class Finalized:
+        def __del__(self):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    readable, writable = os.pipe()
+    with _signals.counted() as signals:
+        try:
+            signals.error = InterruptedError
+            Finalized()  # what its handler raises is only printed
+            os.read(readable, 1)
+        except InterruptedError:
+            signals.error = None
+    print(signals.count, signal.getitimer(signal.ITIMER_REAL))
+    """
+
+
+def test_a_signal_within_a_finalizer_ends_the_wait_after_it() -> None:
+    assert run(SWALLOWED) == "1 (0.0, 0.0)\n"
 
 
 def test_without_rejects_the_summary_says_what_is_lost() -> None:
