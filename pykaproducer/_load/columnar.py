@@ -227,6 +227,15 @@ class ParquetReader(_Columnar):
             field.with_type(found.get(field.name, [field.type])[0]) for field in file.schema_arrow
         ]
 
+    def _names(self, file: Any, schema: Any) -> list[str]:
+        names = super()._names(file, schema)
+        if variants := _variants(file).intersection(names):
+            raise SourceError(
+                f"{self.path}: column {min(variants)} is a VARIANT, which load does not read; "
+                f"select other columns, or write it as text, as by Spark's to_json()"
+            )
+        return names
+
     def _count(self, reader: Any) -> int:
         return int(reader.metadata.num_row_groups)
 
@@ -333,6 +342,26 @@ def _annotated(file: Any) -> dict[str, tuple[Any, bool]]:
             has_int96 = any(map(types.is_timestamp, filter(None, inside)))
             found[field.name] = _with_leaves(field.type, iter(inside)), has_int96
     return found
+
+
+def _variants(file: Any) -> set[str]:
+    """Return the columns that contain VARIANT, a group whose annotation pyarrow only prints.
+
+    Spark 4.0 does not annotate it, but names the type in its own metadata.
+    """
+    found = {field.name for field in file.schema_arrow if _is_like_a_variant(field.type)}
+    spark = (file.metadata.metadata or {}).get(b"org.apache.spark.sql.parquet.row.metadata", b"")
+    told = found and (" (Variant" in str(file.schema) or b'"variant"' in spark)
+    return found if told else set()
+
+
+def _is_like_a_variant(kind: Any) -> bool:
+    kind = _storage(kind)
+    inside = {kind.field(place).name: kind.field(place).type for place in range(kind.num_fields)}
+    is_one = not inside.keys().isdisjoint(("value", "typed_value"))
+    if is_one and inside.get("metadata") == pyarrow.binary():
+        return True
+    return any(map(_is_like_a_variant, inside.values()))
 
 
 def _kind(column: Any) -> Any:

@@ -45,8 +45,8 @@ class _Here(threading.local):
     """Random numbers and the nesting depth of special methods, separate in each thread."""
 
     def __init__(self, number: int) -> None:
+        self.depth = 0  # before a collection of garbage runs a finalizer of ours
         self.chance = random.Random(number)
-        self.depth = 0
 
 
 def whole(parts: list[Any]) -> Any:

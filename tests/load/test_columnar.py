@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 import pathlib
 import pickle
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from pyarrow import ipc, orc, parquet
 
 from pykaproducer._load.sources import SourceError, open_source
+from tests.load.truth import values
 
 
 @pytest.fixture(autouse=True)
@@ -264,6 +266,26 @@ def test_encrypted_columns_are_refused() -> None:
 def test_names_of_enums_are_text() -> None:
     data = pathlib.Path(__file__).parent / "corpus/spark/parquet-thrift-compat.snappy.parquet"
     assert rows(str(data))[0]["enumColumn"] == "SPADES"
+
+
+def test_a_variant_of_spark_is_refused_unless_it_is_not_selected() -> None:
+    """Spark 4.0 names it in its metadata; see ``corpus/parquet-testing`` for annotated ones."""
+    value = {"metadata": b"\1\0\0", "value": b"\x0c\1"}
+    spark = {
+        "type": "struct",
+        "fields": [
+            {"name": "n", "type": "long", "nullable": True, "metadata": {}},
+            {"name": "v", "type": "variant", "nullable": True, "metadata": {}},
+        ],
+    }
+    metadata = {"org.apache.spark.sql.parquet.row.metadata": json.dumps(spark)}
+    kind = pyarrow.struct({"value": pyarrow.binary(), "metadata": pyarrow.binary()})
+    table = pyarrow.table({"n": [1], "v": pyarrow.array([value], kind)})
+    parquet.write_table(table, "plain.parquet")
+    assert rows("plain.parquet") == [{"n": 1, "v": value}]
+    parquet.write_table(table.replace_schema_metadata(metadata), "x.parquet")
+    assert "x.parquet: column v is a VARIANT" in error("x.parquet")
+    assert values("x.parquet", select="value=json(n)") == [b'{"n":1}']
 
 
 @pytest.mark.parametrize("number", [b"\x88\x26", b"\x80\x00"])  # 4872, 0
