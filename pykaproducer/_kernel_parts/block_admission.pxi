@@ -110,23 +110,22 @@ cdef class BlockAdmission(Admission):
     cdef announce_block(self, list slots, list segments, bint always):
         """Announce the *slots* of *segments*, as announce_open() does, all in one call.
 
-        So a KeyboardInterrupt cannot leave some of them unannounced. *always*: also those that
-        have been announced before.
+        So a KeyboardInterrupt cannot leave some of them unannounced, and no other list is made,
+        for which memory may lack. *always*: also if all have been announced before.
         """
         cdef bint announced = False
-        cdef list waiting = []
-        cdef TopicSlot slot
-        cdef Segment segment
-        for slot in slots:
-            if always or not load_int(&slot.announced):
-                waiting.append(slot)
-        if not waiting:
+        cdef Py_ssize_t place
+        for place in range(len(slots)):
+            if always or not load_int(&(<TopicSlot>slots[place]).announced):
+                break
+        else:
             return
         try:
-            self.announce_surely(waiting[0] if len(waiting) == 1 else waiting, &announced)
+            self.announce_surely(slots[0] if len(slots) == 1 else slots, &announced)
         finally:
-            for slot, segment in zip(slots, segments):
-                self.mark_announced(announced, slot, segment.chunk)
+            for place in range(len(slots)):
+                self.mark_announced(announced, <TopicSlot>slots[place],
+                                    (<Segment>segments[place]).chunk)
 
     cdef Account account_of(self, Budget budget, list parts, int64_t cost):
         """Return the account of a topic of *parts* that is held back, else that of any."""

@@ -611,7 +611,7 @@ def test_a_request_of_a_caller_that_cannot_be_adopted(
 
 
 @needs_hook
-@pytest.mark.parametrize("way", ["caller", "stages"])
+@pytest.mark.parametrize("way", ["caller", "stages", "block"])
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_send_without_memory(way: str, count: int) -> None:
     """The message is accepted, or send() raises: nothing is left half entered."""
@@ -620,7 +620,10 @@ def test_a_send_without_memory(way: str, count: int) -> None:
     accepted = []
 
     def send_it(value: bytes) -> None:
-        producer.send("t", value)
+        if way == "block":
+            producer.send_many("t", [value])
+        else:
+            producer.send("t", value)
         testcapi.remove_mem_hooks()
         accepted.append(value)
 
