@@ -30,6 +30,7 @@ from benchmarks import (
     plot,
     produce,
     report,
+    restart,
     send,
     sizes,
     spark,
@@ -68,6 +69,7 @@ BENCHMARKS: dict[str, Any] = {
     "transactions": transactions,
     "observed": observed,
     "faults": faults,
+    "restart": restart,
 }
 
 #: Commands that do not use the table of peers. Each has ``HELP``, ``add_arguments(parser)``,

@@ -234,6 +234,18 @@ def test_an_outage_is_measured_from_its_beginning_to_the_recovery(tmp_path: Path
     assert run["measures"]["seconds"] >= 2
 
 
+@pytest.mark.kafka
+@pytest.mark.full
+def test_brokers_are_restarted_in_turn(tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    assert call(None, "restart", "--rounds", "1", "--json", str(path)) == 0
+    (run,) = results(path)["runs"]
+    measures = run["measures"]
+    assert measures["failed"] == 0
+    assert measures["sent"] > 0
+    assert measures["longest_ms"] >= measures["p99_ms"]
+
+
 def test_produce(lent: KafkaCluster, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(lent, "produce", "--lines", "2000", "--rounds", "1") == 0
     assert capsys.readouterr().out.count("pykaproducer ") == 3
