@@ -9,6 +9,7 @@ import pytest
 
 from pykaproducer import DeliveryTimeoutError, Producer
 from pykaproducer._errors.codes import ErrorCode
+from pykaproducer._machines.window import PAUSE
 from pykaproducer._pipeline.broker import BrokerWorker
 from pykaproducer.testing.scripted import Drop, Exchange
 
@@ -98,10 +99,10 @@ def test_two_small_requests_go_and_a_third_a_while_later() -> None:
         deliveries += send(producer, [b"2"])
         under_way(producer, 2)
         deliveries += send(producer, [b"3", b"4"])
-        clock.jump(0.004)
+        clock.jump(PAUSE * 0.8)
         deliveries += send(producer, [b"5"])
         under_way(producer, 2)
-        clock.jump(0.002)
+        clock.jump(PAUSE * 0.4)
         under_way(producer, 3)
         held.release()
         assert offsets(deliveries) == [1, 2, 3, 4, 5]

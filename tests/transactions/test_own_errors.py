@@ -62,7 +62,7 @@ def fail_all_after_the_first(
 def assert_own_errors(
     deliveries: Sequence[Delivery], kind: type[BaseException], all_failed: threading.Event
 ) -> None:
-    assert all_failed.is_set()
+    assert all_failed.wait(SOON)
     for delivery in deliveries:
         assert isinstance(delivery.exception(SOON), kind)
 
