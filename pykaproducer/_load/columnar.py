@@ -32,6 +32,8 @@ _STORED_BUFFER = 1 << 20
 #: less is read as a whole, so many bytes of its columns at once.
 _COLUMN = 5 << 19
 _STEP = 1 << 20
+#: Types of the metadata of a VARIANT, by the schema of Arrow that a file may contain.
+_BINARY = (pyarrow.binary(), pyarrow.large_binary(), pyarrow.binary_view())
 #: Maximum rows of an ORC file to read at once: it does not tell how much they are compressed.
 _ORC_ROWS = 512
 
@@ -351,15 +353,16 @@ def _variants(file: Any) -> set[str]:
     """
     found = {field.name for field in file.schema_arrow if _is_like_a_variant(field.type)}
     spark = (file.metadata.metadata or {}).get(b"org.apache.spark.sql.parquet.row.metadata", b"")
-    told = found and (" (Variant" in str(file.schema) or b'"variant"' in spark)
-    return found if told else set()
+    if found and (" (Variant" in str(file.schema) or b'"variant"' in spark):
+        return found
+    return set()
 
 
 def _is_like_a_variant(kind: Any) -> bool:
     kind = _storage(kind)
     inside = {kind.field(place).name: kind.field(place).type for place in range(kind.num_fields)}
-    is_one = not inside.keys().isdisjoint(("value", "typed_value"))
-    if is_one and inside.get("metadata") == pyarrow.binary():
+    has_value = not inside.keys().isdisjoint(("value", "typed_value"))
+    if has_value and inside.get("metadata") in _BINARY:
         return True
     return any(map(_is_like_a_variant, inside.values()))
 

@@ -268,7 +268,8 @@ def test_names_of_enums_are_text() -> None:
     assert rows(str(data))[0]["enumColumn"] == "SPADES"
 
 
-def test_a_variant_of_spark_is_refused_unless_it_is_not_selected() -> None:
+@pytest.mark.parametrize("binary", [pyarrow.binary(), pyarrow.large_binary()], ids=str)
+def test_a_variant_of_spark_is_refused_unless_it_is_not_selected(binary: Any) -> None:
     """Spark 4.0 names it in its metadata; see ``corpus/parquet-testing`` for annotated ones."""
     value = {"metadata": b"\1\0\0", "value": b"\x0c\1"}
     spark = {
@@ -279,7 +280,7 @@ def test_a_variant_of_spark_is_refused_unless_it_is_not_selected() -> None:
         ],
     }
     metadata = {"org.apache.spark.sql.parquet.row.metadata": json.dumps(spark)}
-    kind = pyarrow.struct({"value": pyarrow.binary(), "metadata": pyarrow.binary()})
+    kind = pyarrow.struct({"value": pyarrow.binary(), "metadata": binary})
     table = pyarrow.table({"n": [1], "v": pyarrow.array([value], kind)})
     parquet.write_table(table, "plain.parquet")
     assert rows("plain.parquet") == [{"n": 1, "v": value}]

@@ -9,7 +9,6 @@ import pytest
 
 from pykaproducer._errors.codes import ErrorCode
 from pykaproducer.testing.scripted import Drop, Refuse
-from tests._support.fixtures.gil import FREE_THREADED
 
 from .helper import FAST, RefuseIf, batches_of, log, offsets, running, send, until
 
@@ -41,11 +40,7 @@ def test_the_log_has_them_once_and_in_order(fault: str, compression: str | None)
         assert log(cluster) == sent
         until(lambda: producer.stats()["buffer"]["used"] == 0)
         assert deliveries[0].value is None  # a delivered message does not keep its value
-        # Without the GIL, what one thread has made and another one drops may be kept for a while:
-        # until the first one runs again.
-        if not FREE_THREADED:
-            # the list, each, argument
-            until(lambda: all(sys.getrefcount(each) == 3 for each in sent))
+        until(lambda: all(sys.getrefcount(each) == 3 for each in sent))  # the list, each, argument
 
 
 def test_one_object_sent_twice_and_to_two_topics() -> None:
