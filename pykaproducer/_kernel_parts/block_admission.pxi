@@ -110,18 +110,25 @@ cdef class BlockAdmission(Admission):
     cdef announce_block(self, list slots, list segments, bint always):
         """Announce the *slots* of *segments*, as announce_open() does, all in one call.
 
-        So a KeyboardInterrupt cannot leave some of them unannounced, and no other list is made,
-        for which memory may lack. *always*: also if all have been announced before.
+        So a KeyboardInterrupt cannot leave some of them unannounced. *always*: also those that
+        have been announced before. Without memory for a list of the others, all are announced.
         """
         cdef bint announced = False
         cdef Py_ssize_t place
-        for place in range(len(slots)):
-            if always or not load_int(&(<TopicSlot>slots[place]).announced):
-                break
-        else:
+        cdef list waiting = slots
+        cdef TopicSlot slot
+        if not always:
+            try:
+                waiting = []
+                for slot in slots:
+                    if not load_int(&slot.announced):
+                        waiting.append(slot)
+            except MemoryError:
+                waiting = slots
+        if not waiting:
             return
         try:
-            self.announce_surely(slots[0] if len(slots) == 1 else slots, &announced)
+            self.announce_surely(waiting[0] if len(waiting) == 1 else waiting, &announced)
         finally:
             for place in range(len(slots)):
                 self.mark_announced(announced, <TopicSlot>slots[place],

@@ -7,6 +7,7 @@ import contextlib
 import io
 import itertools
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
@@ -32,6 +33,8 @@ _STORED_BUFFER = 1 << 20
 #: less is read as a whole, so many bytes of its columns at once.
 _COLUMN = 5 << 19
 _STEP = 1 << 20
+#: VARIANT as the type of a field, an element or a value in the metadata of Spark.
+_VARIANT = re.compile(rb'[tT]ype"\s*:\s*"variant"')
 #: Types of the metadata of a VARIANT, by the schema of Arrow that a file may contain.
 _BINARY = (pyarrow.binary(), pyarrow.large_binary(), pyarrow.binary_view())
 #: Maximum rows of an ORC file to read at once: it does not tell how much they are compressed.
@@ -353,7 +356,7 @@ def _variants(file: Any) -> set[str]:
     """
     found = {field.name for field in file.schema_arrow if _is_like_a_variant(field.type)}
     spark = (file.metadata.metadata or {}).get(b"org.apache.spark.sql.parquet.row.metadata", b"")
-    if found and (" (Variant" in str(file.schema) or b'"variant"' in spark):
+    if found and (" (Variant" in str(file.schema) or _VARIANT.search(spark)):
         return found
     return set()
 

@@ -14,6 +14,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
+from typing import Any
 
 Handler = Callable[[int, FrameType | None], None]
 
@@ -23,11 +24,11 @@ _AGAIN = 0.1
 
 
 @contextlib.contextmanager
-def _handled_by(handler: Handler, *numbers: signal.Signals) -> Iterator[None]:
+def _handled_by(handler: Handler) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.getsignal(number) for number in (*_SIGNALS, *numbers)}
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
     if before[signal.SIGHUP] is signal.SIG_IGN:
         del before[signal.SIGHUP]
     try:
@@ -63,6 +64,8 @@ class Signals:
         self.number = 0
         #: What the handlers raise, while what they interrupt may be abandoned; None: nothing.
         self.error: type[Exception] | None = None
+        self._has_alarm = False
+        self._alarm_before: Any = None
         self._woken, self._wake = os.pipe()
         os.set_blocking(self._wake, False)
 
@@ -82,18 +85,29 @@ class Signals:
         return False
 
     def _came(self, number: int, frame: FrameType | None) -> None:
-        """Count a signal and raise.
+        self.count += 1
+        self.number = self.number or number
+        self._raise()
+
+    def _raise(self) -> None:
+        """Raise the error now, and once more after a while.
 
         1. A signal arrives while Python calls a finalizer or a weakref's callback, as at the end of
         an import. 2. Python prints what the handler raises there, and goes on. 3. The thread waits
         for a pipe for good. So an alarm raises again, until the error is caught.
         """
-        if number != signal.SIGALRM:
-            self.count += 1
-            self.number = self.number or number
         if self.error is not None:
+            if not self._has_alarm:
+                self._has_alarm = True
+                self._alarm_before = signal.signal(signal.SIGALRM, lambda *_: self._raise())
             signal.setitimer(signal.ITIMER_REAL, _AGAIN)
             raise self.error
+
+    def _end_alarm(self) -> None:
+        if self._has_alarm:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            before = self._alarm_before
+            signal.signal(signal.SIGALRM, signal.SIG_DFL if before is None else before)
 
 
 @contextlib.contextmanager
@@ -102,7 +116,7 @@ def counted() -> Iterator[Signals]:
     signals = Signals()
     in_main = threading.current_thread() is threading.main_thread()
     try:
-        with _handled_by(signals._came, signal.SIGALRM):
+        with _handled_by(signals._came):
             before = (
                 signal.set_wakeup_fd(signals._wake, warn_on_full_buffer=False) if in_main else -1
             )
@@ -110,7 +124,7 @@ def counted() -> Iterator[Signals]:
                 yield signals
             finally:
                 if in_main:
-                    signal.setitimer(signal.ITIMER_REAL, 0)
+                    signals._end_alarm()
                     signal.set_wakeup_fd(before)
         if signals.count and in_main:
             # The command is ending because of a signal; another Ctrl-C must not interrupt that.

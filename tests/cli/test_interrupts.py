@@ -159,12 +159,25 @@ SWALLOWED = """
             os.read(readable, 1)
         except InterruptedError:
             signals.error = None
-    print(signals.count, signal.getitimer(signal.ITIMER_REAL))
+    at_end = signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
+    print(signals.count, signal.getitimer(signal.ITIMER_REAL), at_end)
     """
 
 
 def test_a_signal_within_a_finalizer_ends_the_wait_after_it() -> None:
-    assert run(SWALLOWED) == "1 (0.0, 0.0)\n"
+    assert run(SWALLOWED) == "1 (0.0, 0.0) True\n"
+
+
+def test_an_alarm_that_is_not_ours_ends_a_command_as_before() -> None:
+    program = """
+        import os, signal
+        from pykaproducer.cli import _signals
+
+        with _signals.counted() as signals:
+            signals.error = InterruptedError
+            os.kill(os.getpid(), signal.SIGALRM)
+        """
+    assert run(program, code=-signal.SIGALRM) == ""
 
 
 def test_without_rejects_the_summary_says_what_is_lost() -> None:
