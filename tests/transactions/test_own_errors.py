@@ -39,7 +39,8 @@ def fail_all_after_the_first(
 
     The stage that has failed it goes on after that.
     """
-    coordinator, settler = pipeline_of(producer).coordinator, pipeline_of(producer).settler
+    pipeline = pipeline_of(producer)
+    coordinator, settler, dispatcher = pipeline.coordinator, pipeline.settler, pipeline.dispatcher
     assert coordinator is not None
     put, report_settled = coordinator.put, settler.report_settled
     all_failed, first = threading.Event(), threading.Lock()
@@ -50,7 +51,8 @@ def fail_all_after_the_first(
             all_failed.set()
 
     def report(*settled: Any) -> None:
-        if first.acquire(blocking=False):
+        # The dispatcher, which fails all, may come here before the stage that has failed the first.
+        if threading.current_thread() is not dispatcher.thread and first.acquire(blocking=False):
             assert all_failed.wait(SOON)
         report_settled(*settled)
 
