@@ -215,8 +215,8 @@ cdef class Admission(OpenChunks):
                 slot = self.entered(slot)   # the slot that it was appended to
             if past is not None:
                 # No Python code has run since the append, so no interrupt occurs in between.
-                late = not add_row_callback(handle.chunk, handle.row, past.watcher)
                 past.accepted = True
+                late = not watch_row(handle.chunk, handle.row, past.watcher)
         finally:
             release_fields(&payload)
         if terms.timeout < self.short_timeout or not load_int(&slot.announced):

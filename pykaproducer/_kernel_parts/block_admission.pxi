@@ -65,7 +65,7 @@ cdef class BlockAdmission(Admission):
             if end == start:
                 raise changed_columns()
             last = block.accepted + end - start == block.count
-            self.admit_piece(block, [(*part, start, end)], cost, terms, watch if last else None)
+            self.admit_piece(block, [part + (start, end)], cost, terms, watch if last else None)
             start = end
 
     cdef admit_piece(self, SentBlock block, list parts, int64_t cost, Terms *terms, watch):
@@ -204,7 +204,7 @@ cdef class BlockAdmission(Admission):
         """
         cdef Segment segment
         cdef TopicSlot slot
-        cdef Py_ssize_t before = len(block.segments), appended = 0
+        cdef Py_ssize_t appended = 0
         enter_guard(&self.guard)
         try:
             for slot in slots:
@@ -221,8 +221,10 @@ cdef class BlockAdmission(Admission):
             except MemoryError:
                 while appended:
                     appended -= 1
-                    (<TopicSlot>slots[appended]).full.pop()
-                del block.segments[before:]
+                    drop((<TopicSlot>slots[appended]).full,
+                         (<Segment>segments[appended]).chunk)
+                for segment in segments:
+                    drop(block.segments, segment)
                 raise
             for segment in segments:
                 increase(&self.n_accepted, segment.chunk.count)

@@ -75,7 +75,7 @@ cdef class SentBlock:
             for i in range(segment.chunk.count):
                 with cython.boundscheck(True):      # a watcher is Python code
                     watcher = watchers[segment.number(i)]
-                if not add_row_callback(segment.chunk, i, watcher):
+                if not watch_row(segment.chunk, i, watcher):
                     watcher(new_handle(segment.chunk, i))
         return watchers[self.accepted:]
 

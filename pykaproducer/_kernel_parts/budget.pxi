@@ -196,8 +196,7 @@ cdef class Budget:
     cdef int close_account(self, Account account) except -1:
         enter_guard(&self.guard)
         try:
-            if account in self.accounts:    # otherwise the process was forked
-                self.accounts.remove(account)
+            drop(self.accounts, account)    # unless the process was forked
         finally:
             leave_guard(&self.guard)
         return 0
@@ -263,17 +262,13 @@ cdef class Budget:
 
     cdef int leave(self, Turn turn, bint taken) except -1:
         """Leave the queue; if *taken*, keep the bytes that were granted."""
-        cdef Py_ssize_t i
         cdef bint granted
         if taken:
             return 0
         enter_guard(&self.guard)
         try:
             granted = turn.is_granted   # read inside the guard, as another thread may serve it
-            for i in range(len(self.turns)):
-                if self.turns[i] is turn:
-                    del self.turns[i]
-                    break
+            drop(self.turns, turn)
             store_int(&self.n_waiting, <int>len(self.turns))
         finally:
             leave_guard(&self.guard)
@@ -301,7 +296,7 @@ cdef class Budget:
                 store_int(&self.n_ahead, n_ahead)
                 if first is None or not atomic_add_below(&self.reserved, first.amount, self.limit):
                     return 0
-                self.turns.remove(first)
+                drop(self.turns, first)
                 store_int(&first.is_granted, True)
                 store_int(&self.n_waiting, <int>len(self.turns))
             finally:

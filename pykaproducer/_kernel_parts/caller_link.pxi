@@ -476,11 +476,35 @@ cdef class CallerLink:
                 self.hand_over(False)
         return 0
 
-    cpdef TopicSlot drive_waiting(self, bint in_bridge):
+    def announce_waiting(self, announce not None, *, bint all=False):
+        """Send the messages of the waiting slots, or call *announce* with each that cannot be sent.
+
+        A slot is forgotten before that. Otherwise no stage might learn of a message:
+
+        1. *announce* puts the slot into the dispatcher's queue, and the dispatcher takes its chunks;
+        2. ``send()`` finds the slot still waiting for its turn here, and does not announce it;
+        3. the slot is forgotten here.
+
+        *all*: announce each of them, because no response comes any more.
+        """
+        cdef TopicSlot slot
+        while self.waiting:
+            slot = <TopicSlot>self.waiting[0] if all else self.drive_waiting(True)
+            if slot is None:
+                break
+            self.forget_waiting(slot)
+            while True:
+                try:
+                    announce(slot)
+                    break
+                except (MemoryError, SystemError):      # the latter: see _util/memory.py
+                    pause_for_memory()
+
+    cdef TopicSlot drive_waiting(self, bint in_bridge):
         """Send the messages of the waiting slots, in order, except those that have to wait longer.
 
-        Returns a slot whose messages cannot be sent here: it is to be announced, and then to be
-        forgotten. Returns None if there is none. *in_bridge*: large messages are sent, too.
+        Returns a slot whose messages cannot be sent here: it is to be forgotten and announced.
+        Returns None if there is none. *in_bridge*: large messages are sent, too.
         """
         cdef TopicSlot slot
         cdef Py_ssize_t i = 0
@@ -521,10 +545,9 @@ cdef class CallerLink:
         """Return whether *slot* waits for this connection, not for that of another partition."""
         return slot.last_path is not None and slot.last_path.link is self
 
-    cpdef forget_waiting(self, TopicSlot slot):
-        """Forget a slot that was announced, or whose messages were sent."""
-        if slot in self.waiting:        # a finalizer may have changed it
-            self.waiting.remove(slot)
+    cdef void forget_waiting(self, TopicSlot slot) noexcept:
+        """Forget a slot that is announced, or whose messages were sent."""
+        drop(self.waiting, slot)        # unless a finalizer has changed it
 
     def stop_timer(self):
         """Stop the timer, which may have expired."""

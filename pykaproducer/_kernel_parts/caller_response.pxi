@@ -24,11 +24,11 @@ cdef bint send_as_caller(TopicSlot slot, Chunk chunk, double seconds) except -1:
     link = request.path.link
     if link.has_reader:
         return False
-    wait_as_caller(request, seconds)
     try:
+        wait_as_caller(request, seconds)
         if link.waiting and link.drive_waiting(False) is not None:
             kernel_poke(link.wakeup)
-    except BaseException:               # a KeyboardInterrupt in the code of a codec
+    except BaseException:               # a KeyboardInterrupt in the code of a codec or a trace
         kernel_poke(link.wakeup)
         raise
     finally:

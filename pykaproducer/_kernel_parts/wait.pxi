@@ -19,8 +19,8 @@ cdef extern from *:
     static void kernel_poke(int fd) {
         while (send(fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 && errno == EINTR);
     }
-    static int kernel_lacks_memory(void) {
-        void *volatile some = malloc(32 << 10);     /* volatile: it is not optimised away */
+    static int kernel_lacks_memory(size_t size) {
+        void *volatile some = malloc(size);     /* volatile: it is not optimised away */
         free(some);
         return some == NULL;
     }
@@ -36,7 +36,7 @@ cdef extern from *:
     void kernel_poke(int fd)
     void kernel_pause() nogil
     bint is_no_room(int problem)
-    bint kernel_lacks_memory()
+    bint kernel_lacks_memory(size_t size)
 
 
 cpdef enum:
@@ -48,9 +48,9 @@ def monotonic():
     return kernel_clock(0) / <double>_NS
 
 
-def lacks_memory():
-    """Return whether the system refuses the memory that a usual step of a stage needs."""
-    return kernel_lacks_memory()
+def lacks_memory(size_t size=32 << 10):
+    """Return whether malloc() refuses *size* bytes, by default what a usual step of a stage needs."""
+    return kernel_lacks_memory(size)
 
 
 def pause_for_memory():

@@ -213,6 +213,15 @@ cdef bint add_row_callback(Chunk chunk, uint32_t row, function) except -1:
     return not flags_of(chunk, row) & SETTLED or not drop_row_callback(chunk, row, function)
 
 
+cdef bint watch_row(Chunk chunk, uint32_t row, function) except -1:
+    """As :func:`add_row_callback`, of a message that is accepted: this waits for memory."""
+    while True:
+        try:
+            return add_row_callback(chunk, row, function)
+        except (MemoryError, SystemError):      # the latter: see _util/memory.py
+            pause_for_memory()
+
+
 cdef bint drop_row_callback(Chunk chunk, uint32_t row, function) except -1:
     """Remove *function* from the table. Return false if the report of the row has removed it."""
     cdef list functions

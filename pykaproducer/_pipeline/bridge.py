@@ -272,6 +272,7 @@ class Bridge(SocketWorker[BridgeItem]):
         self._report(Up(self._version))
 
     def on_stop(self) -> None:
+        self.caller_link.announce_waiting(self._callers.announce, all=True)
         self.caller_link.end()
 
     def on_checked(self) -> None:
@@ -356,9 +357,7 @@ class Bridge(SocketWorker[BridgeItem]):
         self.is_lent = until is not None
         if self.is_lent:
             self.caller_link.lend()
-        while (slot := self.caller_link.drive_waiting(True)) is not None:
-            self._callers.announce(slot)
-            self.caller_link.forget_waiting(slot)
+        self.caller_link.announce_waiting(self._callers.announce)
         until = None if until == math.inf else until
         return earlier(until, self.caller_link.rest_ends)
 

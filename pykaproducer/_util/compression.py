@@ -17,6 +17,8 @@ import zlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
+from pykaproducer._kernel import lacks_memory
+
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
@@ -51,10 +53,11 @@ class Gzip:
 def _check_memory(size: int) -> None:
     """Raise MemoryError unless cramjam can allocate the room to compress *size* bytes.
 
-    It would abort the process. The memory allocated here, more than cramjam needs, is freed at
-    once.
+    It would abort the process. It allocates by malloc(), and Python need not: without the GIL, it
+    has an allocator of its own.
     """
-    bytes(2 * size)
+    if lacks_memory(2 * size):
+        raise MemoryError(f"out of memory: cannot compress {size:,} bytes")
 
 
 #: The header of a snappy stream as the Java library (xerial) writes it: magic, version 1,

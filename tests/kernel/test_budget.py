@@ -11,9 +11,10 @@ import pytest
 import pykaproducer._kernel as _kernel
 from pykaproducer._kernel import ROW_COST, Turn
 from pykaproducer.testing import FakeClock
+from tests._support.no_memory import call_without_memory, needs_hook
 from tests._support.threads import Call
 
-from .helper import TOPIC, ClosedError, Door, NoSpaceError, deliver
+from .helper import TOPIC, ClosedError, Door, NoSpaceError, deliver, some
 
 #: Far more than any operation here takes (seconds).
 SOON = 30
@@ -79,6 +80,22 @@ def test_all_are_served_for_whom_there_is_room() -> None:
     leave()
     assert (door.budget.used, door.budget.waiting) == (900, 0)
     assert all(sender.accepted() for sender in senders)
+
+
+@needs_hook
+@pytest.mark.parametrize("allocation", range(4))
+def test_many_are_served_without_memory(allocation: int) -> None:
+    """The rows are reported, and that cannot be repeated, when the bytes go to those who wait."""
+    door = Queue(limit=2000)
+    door.send(TOPIC, bytes(1900 - ROW_COST))
+    reported = some(door.chunk().whole().deliver(0))
+    senders = [Sender(door, 800) for _ in range(9)]
+    call_without_memory(allocation, reported.finish)
+    for sender in senders:
+        assert sender.accepted()
+        for chunk in door.chunks():
+            deliver(chunk.whole())
+    assert door.budget.used == 0
 
 
 def test_one_that_gives_up_lets_the_next_pass() -> None:

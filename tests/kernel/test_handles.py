@@ -14,7 +14,7 @@ import pykaproducer._kernel as _kernel
 from pykaproducer._kernel import Chunk, Delivery, Slice, TopicSlot
 from tests._support.no_memory import call_without_memory, needs_hook
 
-from .helper import TOPIC, Door, deliver, fail, report, some
+from .helper import TOPIC, Door, NoSpaceError, deliver, fail, report, some
 
 
 def rows(door: Door, *values: bytes) -> tuple[list[Slice], list[Delivery]]:
@@ -283,6 +283,22 @@ def test_a_fork_behind_the_reservation_of_a_block() -> None:
     assert (block.accepted, door.accepted, parents.used) == (2, 2, before)
     (chunk,) = door._take_all()
     assert [chunk.topic, len(chunk)] == [TOPIC, 2]
+
+
+@needs_hook
+@pytest.mark.parametrize("count", [1, 2])
+def test_whichever_allocation_fails_a_large_block_has_the_rows_that_are_accepted(
+    count: int,
+) -> None:
+    """Of a block larger than ``buffer_memory``, each piece is accepted or not."""
+    columns = [_kernel.columns_of([bytes(100)] * 1000)]
+    for allocation in range(150):
+        door, block = Door(limit=100_000), _kernel.SentBlock()
+        arguments = (block, TOPIC, columns, None, None, (NoSpaceError, MemoryError))
+        call_without_memory(allocation, door._send_block, *arguments, count=count)
+        assert block.accepted < 1000
+        assert block.accepted == sum(len(segment.chunk) for segment in block.segments)
+        assert block.accepted == sum(len(chunk) for chunk in door._take_all())
 
 
 @needs_hook

@@ -29,6 +29,7 @@ from pykaproducer import (
     Status,
 )
 from pykaproducer._kernel import limit_next_write, refuse_memory
+from pykaproducer._pipeline.trace import Recorder
 from pykaproducer._util import compression
 from pykaproducer.testing import ScriptedCluster
 from pykaproducer.testing.scripted import (
@@ -990,3 +991,35 @@ def test_a_disconnect_before_the_request_is_read() -> None:
         cluster.next("produce", disconnect, disconnect)
         assert p.send("t", b"it").result(SOON).offset == count
         assert log(cluster)[count:] == [b"it"]
+
+
+def test_an_error_of_a_trace_as_a_response_is_settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For example of a Ctrl-C. Others that wait for the message wake up all the same."""
+    confirmed, main = Recorder.confirmed, threading.current_thread()
+
+    def interrupted(recorder: Recorder, *args: Any) -> None:
+        if threading.current_thread() is main and len(others) == 1:
+            raise KeyboardInterrupt
+        confirmed(recorder, *args)
+
+    settings = {"stage_threads": "shared", **FAST}
+    with running(**settings) as (cluster, p), ThreadPoolExecutor(2) as pool:
+        others: list[Future[RecordMetadata]] = []
+        monkeypatch.setattr(Recorder, "confirmed", interrupted)
+        warm(p)
+        with p.traced():
+            hold = Hold()
+            cluster.next("produce", hold)
+            delivery = p.send("t", b"held", partition=0)
+
+            def wait_too() -> None:
+                until(lambda: is_waiting(p))
+                others.append(pool.submit(delivery.result))
+                until(lambda: delivery.chunk.has_waiters)
+                hold.release()
+
+            released = pool.submit(wait_too)
+            with pytest.raises(KeyboardInterrupt):
+                delivery.result(SOON)
+            released.result(SOON)
+            assert others[0].result(SOON).topic == "t"

@@ -606,6 +606,51 @@ def test_messages_that_wait_for_a_lost_connection_have_their_outcome() -> None:
         assert delivery.result(SOON).offset >= 2
 
 
+def test_messages_that_begin_to_wait_while_their_topic_is_announced() -> None:
+    """The Bridge forgets what it announces.
+
+    1. The Bridge announces messages, which cannot be sent now, and the dispatcher takes them.
+    2. The stage of the broker lets further messages of their topic wait for the connection.
+    3. Such a message is sent, and not announced.
+    """
+    with running(topics={"t": 1, "u": 1}, **FAST) as (cluster, p):
+        warm(p)
+        warm(p, topic="u")
+        (broker,) = pipeline_of(p).brokers.all()
+        slot = p.send("t", b"slot", partition=0).chunk.slot
+        p.flush(SOON)
+        (buffer,) = (each for each in broker._buffers.all() if each.topic == "t")
+        hooks, second = broker.bridge._callers, []
+
+        def rest() -> None:
+            broker._callers._rest_at, broker._window.round_trip = 0.0, 10.0
+            broker._callers._rest(buffer, slot, broker.clock.monotonic())
+
+        def announce(announced: Any) -> Any:
+            found = hooks.announce(announced)
+            if announced is slot and not second:
+                until(lambda: slot.is_empty)
+                for step in (rest, lambda: second.append(p.send("t", b"2", partition=0))):
+                    thread = threading.Thread(target=step)
+                    thread.start()
+                    thread.join()
+            return found
+
+        broker.bridge._callers = hooks._replace(announce=announce)
+        hold = Hold()
+        cluster.next("produce", hold)
+        p.send_many("u", [b"stages"])
+        hold.wait_until_held()
+        rest()
+        first = p.send("t", b"1", partition=0)
+        broker.bridge.caller_link.end_rest()
+        broker.bridge.wake()
+        until(lambda: bool(second))
+        hold.release()
+        first.result(SOON)
+        until(second[0].settled)
+
+
 @pytest.mark.parametrize("way", ["result", "poll", "settled"])
 def test_lingering_goes_on_after_a_wait(way: str) -> None:
     with running(topics={"t": 1}, **LINGERING) as (cluster, p):

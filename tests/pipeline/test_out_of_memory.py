@@ -610,13 +610,22 @@ def test_a_request_of_a_caller_that_cannot_be_adopted(
         assert error_of(delivery).status is Status.POSSIBLY_PERSISTED
 
 
+class Acknowledged:
+    def on_acknowledgement(self, metadata: object, exception: BaseException | None) -> None:
+        pass
+
+
 @needs_hook
-@pytest.mark.parametrize("way", ["caller", "stages", "block"])
+@pytest.mark.parametrize("way", ["caller", "stages", "block", "intercepted"])
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_send_without_memory(way: str, count: int) -> None:
     """The message is accepted, or send() raises: nothing is left half entered."""
     testcapi: Any = pytest.importorskip("_testcapi")
-    settings = {"partitioner": to_the_first} if way == "stages" else {}
+    settings: dict[str, Any] = {}
+    if way == "stages":
+        settings["partitioner"] = to_the_first
+    elif way == "intercepted":
+        settings["interceptors"] = [Acknowledged()]
     accepted = []
 
     def send_it(value: bytes) -> None:
