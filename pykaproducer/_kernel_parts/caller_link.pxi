@@ -481,7 +481,7 @@ cdef class CallerLink:
 
         A slot is forgotten before that. Otherwise no stage might learn of a message:
 
-        1. *announce* puts the slot into the dispatcher's queue, and the dispatcher takes its chunks;
+        1. *announce* puts the slot into the dispatcher's queue, and its chunks are taken;
         2. ``send()`` finds the slot still waiting for its turn here, and does not announce it;
         3. the slot is forgotten here.
 

@@ -49,7 +49,7 @@ def monotonic():
 
 
 def lacks_memory(size_t size=32 << 10):
-    """Return whether malloc() refuses *size* bytes, by default what a usual step of a stage needs."""
+    """Return whether malloc() refuses *size* bytes, by default what a step of a stage needs."""
     return kernel_lacks_memory(size)
 
 
