@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from pykaproducer._errors.kafka_python import errors as kafka_errors
@@ -11,6 +12,9 @@ from pykaproducer._errors.kafka_python import errors as kafka_errors
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}\Z")
 #: Maximum number of characters that are shown of a text from elsewhere.
 _LONGEST = 200
+#: A signed JWT in a server's text. It begins at the start of a word: otherwise a long one would
+#: take a time that grows with the square of its length.
+_JWT = re.compile(r"(?<![\w-])[\w-]{8,}\.[\w-]{8,}\.[\w-]+")
 
 
 def check_topic(topic: object) -> None:
@@ -44,6 +48,20 @@ def one_line(text: str) -> str:
     start = text[: 10 * _LONGEST]
     found = " ".join("".join(c for c in start if c.isprintable() or c.isspace()).split())
     return _shortened(found if len(start) == len(text) else f"{found}...")
+
+
+def without_secrets(text: object, secrets: Iterable[str]) -> str:
+    """Return a server's text on one line, without *secrets* of ours that it may repeat."""
+    found = str(text)
+    hidden = [secret for secret in secrets if secret]
+    # First as it is, because a secret may contain white space, then as a server folds it.
+    for secret in hidden:
+        found = found.replace(secret, "<not shown>")
+    found = " ".join(found.split())
+    for secret in hidden:
+        if folded := " ".join(secret.split()):
+            found = found.replace(folded, "<not shown>")
+    return one_line(_JWT.sub("<not shown>", found))
 
 
 def name_shown(name: str) -> str:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple, TypeVar
 
 from pykaproducer._errors.codes import ErrorCode
-from pykaproducer._errors.formatting import format_error_code, one_line
+from pykaproducer._errors.formatting import format_error_code, one_line, without_secrets
 from pykaproducer._wire import sasl
 from pykaproducer._wire.mechanism import Mechanism, MechanismError
 
@@ -101,7 +101,8 @@ class Authentication:
             return self._go_on(payload, 0)
         answer = sasl.decode_authenticate(self._version, payload)
         if answer.error_code:
-            raise self._failed(answer.message or format_error_code(answer.error_code))
+            text = without_secrets(answer.message or "", self._mechanism.secrets)
+            raise self._failed(text or format_error_code(answer.error_code))
         return self._go_on(answer.token, answer.lifetime_ms)
 
     def _handshaken(self, answer: sasl.HandshakeAnswer) -> SaslRequest | Authenticated:

@@ -10,24 +10,19 @@ from __future__ import annotations
 import contextlib
 import http.client
 import io
-import re
 import socket
 import ssl
 import urllib.parse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pykaproducer._errors.formatting import one_line
 from pykaproducer._kernel import monotonic
 from pykaproducer._util.openssl import reason_of
 
 #: The largest answer that is accepted, with its head (bytes). Tokens have a few thousand.
 LARGEST: Final = 1 << 20
 _CHUNK: Final = 1 << 16
-#: A signed JWT in a server's text. It begins at the start of a word: otherwise a long one would
-#: take a time that grows with the square of its length.
-_JWT: Final = re.compile(r"(?<![\w-])[\w-]{8,}\.[\w-]{8,}\.[\w-]+")
 
 
 class RequestFailed(Exception):
@@ -239,19 +234,6 @@ def _bounded(answer: http.client.HTTPResponse) -> bytes:
     if answer.length:  # read() with a size does not report it
         raise RequestFailed("the answer is incomplete")
     return bytes(content)
-
-
-def shown(text: object, secrets: Sequence[str]) -> str:
-    """Return a server's text on one line, without *secrets* of ours that it may repeat."""
-    found = str(text)
-    # First as it is, because a secret may contain white space, then as a server folds it.
-    for secret in secrets:
-        found = found.replace(secret, "<not shown>")
-    found = " ".join(found.split())
-    for secret in secrets:
-        if folded := " ".join(secret.split()):
-            found = found.replace(folded, "<not shown>")
-    return one_line(_JWT.sub("<not shown>", found))
 
 
 def _named(setting: str | None) -> str:

@@ -26,7 +26,8 @@ from pykaproducer._config.oauth_settings import (
     OAuthSettings,
 )
 from pykaproducer._config.oauth_validation import endpoint_context, file_url_path, metadata_query
-from pykaproducer._net.http_request import HttpAnswer, HttpRequest, RequestFailed, shown
+from pykaproducer._errors.formatting import without_secrets
+from pykaproducer._net.http_request import HttpAnswer, HttpRequest, RequestFailed
 from pykaproducer._net.renewed_context import RenewedContext
 from pykaproducer.errors import ConfigurationError
 
@@ -221,7 +222,7 @@ class TokenSource:
 
     def _shown(self, text: object) -> str:
         """Return a server's text on one line, without a secret of ours that it may repeat."""
-        return shown(text, self._secrets())
+        return without_secrets(text, self._secrets())
 
     def _secrets(self) -> list[str]:
         settings = self._settings

@@ -38,6 +38,8 @@ class KerberosIdentity:
 class Kerberos:
     """One exchange. Blocks while it asks the key distribution center (KDC) for tickets."""
 
+    secrets: tuple[str, ...] = ()
+
     def __init__(self, identity: KerberosIdentity) -> None:
         self._identity = identity
         self._context: Any = None

@@ -5,6 +5,7 @@ In its own module because each session imports it, and only those with SASL need
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 
@@ -14,6 +15,10 @@ class MechanismError(Exception):
 
 class Mechanism(Protocol):
     """The client side of one exchange."""
+
+    @property
+    def secrets(self) -> Sequence[str]:
+        """What it has that the broker's texts are shown without."""
 
     def first(self) -> bytes:
         """Return the first token of the client."""

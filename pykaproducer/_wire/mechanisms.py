@@ -16,7 +16,7 @@ import hmac
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from pykaproducer._errors.formatting import one_line
+from pykaproducer._errors.formatting import without_secrets
 from pykaproducer._wire.mechanism import MechanismError
 from pykaproducer._wire.token_bearer import client_response
 
@@ -35,6 +35,7 @@ class Plain:
     """User name and password in clear text."""
 
     def __init__(self, username: str, password: str) -> None:
+        self.secrets = (password,)
         self._token = f"\0{username}\0{password}".encode()
 
     def first(self) -> bytes:
@@ -51,6 +52,7 @@ class Scram:
     """
 
     def __init__(self, name: str, username: str, password: str, nonce: str) -> None:
+        self.secrets = (password,)
         self._hash = SCRAM_HASHES[name]
         self._nonce = nonce
         # RFC 5802 requires both to be prepared with SASLprep (RFC 4013). Kafka does not do that.
@@ -67,7 +69,8 @@ class Scram:
         if self._signature is None:
             return self._prove(challenge.decode(), fields)
         if "e" in fields:
-            raise MechanismError(f"the broker reported {one_line(fields['e'])}")
+            text = without_secrets(fields["e"], self.secrets)
+            raise MechanismError(f"the broker reported {text}")
         if not hmac.compare_digest(_decoded(fields.get("v", "")), self._signature):
             raise MechanismError(
                 "the broker did not prove that it knows the password; it may be an impostor"
@@ -119,6 +122,7 @@ class OAuthBearer:
     """A token from the user's token provider."""
 
     def __init__(self, provider: Any) -> None:
+        self.secrets: tuple[str, ...] = ()
         self._provider = provider
 
     def first(self) -> bytes:
@@ -126,6 +130,7 @@ class OAuthBearer:
         if not isinstance(token, str) or not token or "\1" in token:
             what = type(token).__name__ if not isinstance(token, str) else "an invalid str"
             raise MechanismError(f"sasl_oauth_token_provider returned {what}, not a token as str")
+        self.secrets = (token,)
         extensions = getattr(self._provider, "extensions", None)
         given = {} if extensions is None else _extensions(extensions)
         with contextlib.suppress(UnicodeEncodeError):

@@ -32,6 +32,7 @@ class MskIam:
     """
 
     def __init__(self, host: str) -> None:
+        self.secrets: tuple[str, ...] = ()
         self._host = host
 
     def first(self) -> bytes:
@@ -46,6 +47,7 @@ class MskIam:
                 raise MechanismError("botocore found no region; set AWS_DEFAULT_REGION")
             frozen = found.get_frozen_credentials()
             key = frozen.access_key, frozen.secret_key, frozen.token
+            self.secrets = (frozen.secret_key, frozen.token or "")
             return signed_request(self._host, region, *key, datetime.datetime.now(datetime.UTC))
 
     def respond(self, challenge: bytes) -> bytes | None:

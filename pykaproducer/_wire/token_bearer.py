@@ -31,6 +31,10 @@ class TokenBearer:
         self._rejected = rejected
         self._token = ""
 
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        return (self._token,)
+
     def first(self) -> bytes:
         self._token = self._take()
         return client_response(self._token, filter(None, self._extensions.split(",")))

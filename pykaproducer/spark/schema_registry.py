@@ -18,9 +18,10 @@ from typing import Any
 
 from pykaproducer._config.key_store import StoreSettings, is_pem, trusted_certificates
 from pykaproducer._config.tls_context import client_context, load_authorities
+from pykaproducer._errors.formatting import without_secrets
 from pykaproducer._kernel import monotonic
 from pykaproducer._load.grammar import MOST_SCHEMA_ID
-from pykaproducer._net.http_request import HttpAnswer, HttpRequest, RequestFailed, shown
+from pykaproducer._net.http_request import HttpAnswer, HttpRequest, RequestFailed
 from pykaproducer.errors import ConfigurationError
 from pykaproducer.spark.option_texts import boolean
 
@@ -183,13 +184,13 @@ class SchemaRegistry:
     def _shown(self, text: object) -> str:
         """Return a text of the registry without our secrets, which it may repeat."""
         if self.authorization is None:
-            return shown(text, ())
+            return without_secrets(text, ())
         kind, _, encoded = self.authorization.partition(" ")
         secrets = [encoded]
         if kind == "Basic":
             pair = base64.b64decode(encoded).decode()
             secrets += [pair, pair.partition(":")[2]]
-        return shown(text, [each for each in secrets if each])
+        return without_secrets(text, [each for each in secrets if each])
 
     def _context(self) -> Callable[[], ssl.SSLContext]:
         """Return a function that returns the TLS context."""

@@ -32,7 +32,7 @@ from pykaproducer import (
     TopicPartition,
 )
 from pykaproducer.testing import FakeClock, ScriptedCluster
-from pykaproducer.testing.scripted import Hold, Refuse
+from pykaproducer.testing.scripted import Hold, Refuse, proceed
 
 #: Far more than any operation here takes (seconds).
 SOON = 120
@@ -495,7 +495,7 @@ def test_rows_that_find_no_space_fail_and_those_before_go_on(
 def test_each_row_that_fails_is_named(cluster: ScriptedCluster) -> None:
     topic = new_topic(cluster, 2)
     with cluster.producer() as producer:
-        cluster.next("produce", Refuse(TOPIC_AUTHORIZATION_FAILED, only=[(topic, 1)]))
+        cluster.always("produce", Refuse(TOPIC_AUTHORIZATION_FAILED, only=[(topic, 1)]))
         block = producer.send_many(topic, [b"v"] * 6, partitions=[0, 1] * 3)
         with pytest.raises(BlockFailures, match=r"3 of 6 .* row 1: .*_FAILED") as caught:
             block.result(SOON)
@@ -508,6 +508,7 @@ def test_each_row_that_fails_is_named(cluster: ScriptedCluster) -> None:
         assert str(copy) == str(caught.value)
         assert [row for row, _ in copy.metadata.failed] == [1, 3, 5]
         producer.flush(SOON)  # the failure has been reported
+        cluster.always("produce", proceed)
 
 
 def test_what_nobody_was_told_flush_tells(cluster: ScriptedCluster, topic: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -23,8 +23,9 @@ from pykaproducer._machines.session import (
 )
 from pykaproducer._wire import WireError
 from pykaproducer._wire.mechanism import Mechanism, MechanismError
-from pykaproducer._wire.mechanisms import Plain, Scram
+from pykaproducer._wire.mechanisms import OAuthBearer, Plain, Scram
 from pykaproducer._wire.messages import ApiKey
+from pykaproducer._wire.token_bearer import TokenBearer
 from pykaproducer.testing._messages import (
     ApiVersionsResponse,
     SaslAuthenticateRequest,
@@ -39,6 +40,8 @@ USER = "alice"
 
 class Talkative:
     """A mechanism that sends two messages and then accepts an empty challenge."""
+
+    secrets: Sequence[str] = ("one",)
 
     def first(self) -> bytes:
         return b"one"
@@ -221,6 +224,34 @@ def test_a_refusal_whose_words_would_forge_the_log() -> None:
     text = refusal(lambda: broker.authenticate(code=58, text="x\nforged\x1b[31m" + "y" * 32_000))
     assert ": x forged[31my" in text
     assert len(text) < 400
+
+
+class Refused:
+    """A token provider with a token that the broker does not accept."""
+
+    def token(self) -> str:
+        return "an-opaque-secret"
+
+
+#: Mechanisms whose secret a broker, or what is between, may repeat in its text.
+SECRETS: dict[str, tuple[Callable[[], Mechanism], str]] = {
+    "PLAIN": (lambda: Plain("alice", "alice-secret"), "alice-secret"),
+    "SCRAM-SHA-256": (lambda: Scram("SCRAM-SHA-256", "alice", "a secret", "n"), "a secret"),
+    "OAUTHBEARER": (lambda: OAuthBearer(Refused()), "an-opaque-secret"),
+    "fetched": (lambda: fetched_bearer("fetched-secret"), "fetched-secret"),
+}
+
+
+def fetched_bearer(token: str) -> TokenBearer:
+    return TokenBearer(lambda: token, "", lambda _: None)
+
+
+@pytest.mark.parametrize("kind", SECRETS)
+def test_a_refusal_that_repeats_the_secret(kind: str) -> None:
+    make, secret = SECRETS[kind]
+    broker = Broker(make).introduced()
+    text = refusal(lambda: broker.authenticate(code=58, text=f"invalid credentials alice/{secret}"))
+    assert text.endswith("invalid credentials alice/<not shown>")
 
 
 def test_a_broker_without_sasl() -> None:

@@ -37,7 +37,7 @@ KINDS = {
 
 
 class SaslBroker(Network):
-    """A network with one broker that accepts any token but "bad", for *lifetime_ms*."""
+    """A network with one broker that accepts any token but "expired", for *lifetime_ms*."""
 
     protocol = "SASL_PLAINTEXT"
 
@@ -119,7 +119,7 @@ class SaslBroker(Network):
         return SaslHandshakeResponse(error_code=0, mechanisms=["OAUTHBEARER"])
 
     def _saslauthenticate(self, request: Any) -> Any:
-        refused = b"bad" in request.auth_bytes
+        refused = b"expired" in request.auth_bytes
         return SaslAuthenticateResponse(
             error_code=58 if refused else 0,
             error_message="the token is bad" if refused else None,
@@ -178,7 +178,7 @@ def test_an_old_broker_takes_a_bare_token(clock: FakeClock) -> None:
 
 
 def test_a_refusal_loses_the_connection_and_no_request(clock: FakeClock) -> None:
-    broker = SaslBroker(lambda: "bad")
+    broker = SaslBroker(lambda: "expired")
     with talking(broker, clock) as talk:
         request = talk.ask_metadata()
         talk.connection.open()
@@ -274,7 +274,7 @@ def test_what_is_unanswered_is_answered_before_it_authenticates_again(clock: Fak
 
 
 def test_a_refusal_the_second_time_gives_the_requests_back(clock: FakeClock) -> None:
-    tokens = iter(["good", "bad"])
+    tokens = iter(["good", "expired"])
     broker = SaslBroker(lambda: next(tokens), lifetime_ms=100_000)
     with talking(broker, clock) as talk:
         talk.open()
