@@ -8,6 +8,9 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from pykaproducer._errors.codes import ErrorCode
+from pykaproducer._errors.formatting import format_error_code
+from pykaproducer._errors.hints import ADVICE
+from pykaproducer._machines.verdicts import FATAL_TOPIC_ERRORS
 from pykaproducer._wire import WireError
 from pykaproducer._wire.messages import (
     BrokerAddress,
@@ -30,6 +33,15 @@ _WILD = 10
 #: Errors that mean that a known topic has been deleted. The leader epochs of a new topic with the
 #: same name start from 0.
 DELETED = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
+
+
+def lookup_error(code: int, *, was_known: bool = False) -> str:
+    """Format the error *code* of a topic in a Metadata response."""
+    what = "the topic cannot be looked up"
+    if code in DELETED:
+        what = "the cluster has no such topic" + (" any more" if was_known else "")
+    advice = f"; {ADVICE[code]}" if code in FATAL_TOPIC_ERRORS else ""
+    return f"{what}: {format_error_code(code)}{advice}"
 
 
 class TopicView(NamedTuple):

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from pykaproducer._errors.formatting import format_error_code, format_partition
-from pykaproducer._machines.cluster import ClusterView, TopicView
+from pykaproducer._errors.formatting import format_partition
+from pykaproducer._machines.cluster import ClusterView, TopicView, lookup_error
+from pykaproducer._machines.verdicts import FATAL_TOPIC_ERRORS
 
 #: Maximum number of partitions named in a line.
 _NAMED = 3
@@ -39,10 +40,12 @@ def cluster_changes(
         if before is view:
             continue
         if not view.partitions:
+            if view.error_code in FATAL_TOPIC_ERRORS:
+                continue  # its messages fail, which is logged with them
             missing[name] = missing.get(name, 0) + 1
             if missing[name] == _MISSING and view.error_code:
-                text = f"the cluster has no such topic: {format_error_code(view.error_code)}"
-                yield ClusterChange(True, f"{format_partition(name)}: {text}; its messages wait")
+                text = f"{lookup_error(view.error_code)}; its messages wait"
+                yield ClusterChange(True, f"{format_partition(name)}: {text}")
             continue
         if before is None or not before.partitions:
             yield from _appeared(view, was_reported=missing.pop(name, 0) >= _MISSING)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from pykaproducer._errors.formatting import format_error_code, format_partition_numbers
-from pykaproducer._machines.cluster import DELETED, ClusterView
+from pykaproducer._errors.formatting import format_partition_numbers
+from pykaproducer._machines.cluster import ClusterView, lookup_error
 from pykaproducer._util.guarded_log import GuardedLogger
 from pykaproducer.errors import DeliveryError
 
@@ -76,18 +76,14 @@ class LastErrors:
                 under_way = self.setting_up()
                 return "no metadata of the topic has arrived yet" + (under_way and f": {under_way}")
             if view.error_code:
-                return f"the cluster has no such topic: {format_error_code(view.error_code)}"
+                return lookup_error(view.error_code)
             return "the cluster has no such topic"
         if partition is None:
             return None
         leader = view.leaders.get(partition)
         if leader is None:
-            if view.error_code in DELETED:
-                return (
-                    f"the cluster has no such topic any more: {format_error_code(view.error_code)}"
-                )
             if view.error_code:
-                return f"the topic cannot be looked up: {format_error_code(view.error_code)}"
+                return lookup_error(view.error_code, was_known=True)
             if partition >= view.partitions:
                 return self.cluster or f"the topic has {format_partition_numbers(view.partitions)}"
             no_leader = "the partition has no leader"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from pykaproducer._machines.cluster import ClusterView, LeaderHint
 from pykaproducer._machines.cluster_changes import cluster_changes
 from pykaproducer._wire.messages import BrokerAddress, MetadataAnswer, PartitionAnswer, TopicAnswer
@@ -57,6 +59,21 @@ def test_a_topic_that_stays_away_is_told_of_once_and_when_it_comes() -> None:
         "wait"
     ]
     assert log.told([0, 1]) == ["topic 't': now exists; partitions: 2"]
+
+
+def test_a_topic_that_cannot_be_looked_up() -> None:
+    log = Log()
+    log.told(None)
+    (told,) = (line for _ in range(20) for line in log.told([], code=-1))
+    assert told == "! topic 't': the topic cannot be looked up: UNKNOWN (-1); its messages wait"
+
+
+@pytest.mark.parametrize("code", [17, 29])
+def test_a_topic_whose_messages_fail_is_no_news(code: int) -> None:
+    log = Log()
+    log.told(None)
+    assert [line for _ in range(20) for line in log.told([], code=code)] == []
+    assert log.told([0, 1]) == []
 
 
 def test_a_topic_that_is_created_by_being_asked_for_is_no_news() -> None:
