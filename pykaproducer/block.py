@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pykaproducer._kernel as _kernel
 from pykaproducer import delivery
+from pykaproducer._process.serializing import serialized
 from pykaproducer.delivery import TopicPartition
 from pykaproducer.errors import (
     BufferFullError,
@@ -354,9 +355,9 @@ class BlockProducer(_kernel.BlockAdmission):
         """Serialize each row's key and value separately, as ``send()`` does."""
         config = self.config
         if config.key_serializer is not None and keys is not None:
-            keys = _each(config.key_serializer, topic, headers, keys, "keys")
+            keys = _each(topic, headers, keys, "keys", config.key_serializer)
         if config.value_serializer is not None:
-            values = _each(config.value_serializer, topic, headers, values, "values")
+            values = _each(topic, headers, values, "values", config.value_serializer)
         return keys, values
 
     def _send_columns(
@@ -389,11 +390,18 @@ class BlockProducer(_kernel.BlockAdmission):
         """Remember *rows* as failed: no callback gets their outcome."""
 
 
-def _each(serialize: Any, topic: str, headers: Any, column: Any, name: str) -> list[Any]:
+def _each(topic: str, headers: Any, column: Any, name: str, serializer: Any) -> list[Any]:
     """Serialize each row of *column*, with that row's headers."""
+    setting = f"{name.removesuffix('s')}_serializer"
     if headers is None:
-        return [serialize(topic, None, cell) for cell in column]
+        return [
+            serialized(setting, serializer, topic, None, cell, row)
+            for row, cell in enumerate(column)
+        ]
     cells, lists = list(column), list(headers)
     if len(cells) != len(lists):
         raise ValueError(f"headers has {len(lists)} entries, {name} has {len(cells)}")
-    return [serialize(topic, own, cell) for own, cell in zip(lists, cells, strict=True)]
+    return [
+        serialized(setting, serializer, topic, own, cell, row)
+        for row, (own, cell) in enumerate(zip(lists, cells, strict=True))
+    ]

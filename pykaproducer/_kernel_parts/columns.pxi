@@ -318,8 +318,9 @@ cdef as_cell(item, str name, row):
     if isinstance(item, (bytes, bytearray, memoryview)):
         return PyBytes_FromObject(item)
     what = name.removesuffix("s")
-    raise TypeError(f"{name}[{row}] must be bytes, bytearray, memoryview or None, not "
-                    f"{type(item).__name__}; set {what}_serializer to send other types")
+    raise of_row(row, TypeError(
+        f"{name}[{row}] must be bytes, bytearray, memoryview or None, not "
+        f"{type(item).__name__}; set {what}_serializer to send other types"))
 
 
 cdef int64_t take_fixed(Columns columns, Cells *cells, array, str name) except -1:
@@ -353,9 +354,9 @@ cdef take_header_lists(Columns columns, headers):
         try:
             encoded.append(None if one is None else encode_headers(one))
         except TypeError as error:
-            raise TypeError(f"headers[{row}]: {error}") from error
+            raise of_row(row, TypeError(f"headers[{row}]: {error}")) from error
         except ValueError as error:
-            raise ValueError(f"headers[{row}]: {error}") from error
+            raise of_row(row, ValueError(f"headers[{row}]: {error}")) from error
     items = tuple(encoded)
     columns.objects.append(items)
     columns.encoded.kind = OBJECTS
@@ -379,7 +380,10 @@ cdef int64_t take_numbers(Columns columns, Numbers *numbers, data, str name,
     given = <uint8_t *>columns.hold(len(items) // 8 + 1)
     for row, item in enumerate(items):
         if item is not None:
-            found[row] = checked_int(item, f"{name}[{row}]", 0, most)
+            try:
+                found[row] = checked_int(item, f"{name}[{row}]", 0, most)
+            except (TypeError, ValueError) as error:
+                raise of_row(row, error)
             given[row >> 3] |= <uint8_t>(1 << (row & 7))
     numbers.there = True
     numbers.data = <const uint8_t *>found

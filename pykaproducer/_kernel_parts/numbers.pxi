@@ -121,7 +121,12 @@ cdef row_error(int64_t row, str about, str text=None):
 
     Its ``about_row`` is the text without that number.
     """
-    error = ValueError(f"row {row}: {about}" if text is None else text)
-    error.row = row
+    error = of_row(row, ValueError(f"row {row}: {about}" if text is None else text))
     error.about_row = about
+    return error
+
+
+cdef of_row(row, error):
+    """Return *error* with the number of its row in the call."""
+    error.row = row
     return error

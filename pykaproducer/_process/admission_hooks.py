@@ -21,6 +21,7 @@ from pykaproducer._observability.observed_producer import ObservedProducer
 from pykaproducer._pipeline.admission_functions import AdmissionFunctions
 from pykaproducer._pipeline.wiring import Pipeline
 from pykaproducer._process import lifecycle
+from pykaproducer._process.serializing import serialized
 from pykaproducer._util.clock import held_lock
 from pykaproducer._util.guarded_log import GuardedLogger
 from pykaproducer.block import BlockProducer, RefusedRows
@@ -141,8 +142,8 @@ class AdmissionHooks(BlockProducer, ObservedProducer):
 
     def _serialize(self, topic: str, key: Any, value: Any, headers: Any) -> tuple[Any, Any]:
         return (
-            _serialized("key_serializer", self.config.key_serializer, topic, headers, key),
-            _serialized("value_serializer", self.config.value_serializer, topic, headers, value),
+            serialized("key_serializer", self.config.key_serializer, topic, headers, key),
+            serialized("value_serializer", self.config.value_serializer, topic, headers, value),
         )
 
     def _block_refused(self, error: BaseException, transaction: int) -> None:
@@ -208,22 +209,3 @@ class AdmissionHooks(BlockProducer, ObservedProducer):
             status=Status.NOT_PERSISTED,
             cause=cause,
         )
-
-
-def _serialized(
-    setting: str, serializer: Callable[..., Any] | None, topic: str, headers: Any, data: Any
-) -> Any:
-    """Return what the *serializer* makes of a key or a value; *setting* is for its errors."""
-    if serializer is None:
-        return data
-    try:
-        made = serializer(topic, headers, data)
-    except Exception as error:
-        error.add_note(f"raised by {setting} for a message to topic {topic!r}")
-        raise
-    if made is not None and not isinstance(made, bytes | bytearray | memoryview):
-        raise TypeError(
-            f"{setting} returned {type(made).__name__}; it must return bytes, bytearray, "
-            f"memoryview or None (encode a str with .encode())"
-        )
-    return made

@@ -7,6 +7,7 @@ import gc
 import itertools
 import pickle
 import queue
+import re
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -408,11 +409,38 @@ def test_nothing_of_a_bad_block_is_accepted(
     shared: Producer, call: Callable[[Producer], object], kind: type[Exception], text: str
 ) -> None:
     before = shared.accepted
-    with pytest.raises(kind, match=text):
+    with pytest.raises(kind, match=text) as caught:
         call(shared)
+    if row := re.match(r"row (\d+)|\w+\[(\d+)\]", str(caught.value)):
+        assert caught.value.row == int(row[1] or row[2])  # type: ignore[attr-defined]
     assert shared.accepted == before
     shared.flush(SOON)
     assert shared._budget.used == 0
+
+
+@pytest.mark.parametrize("headers", [None, [[], [("h", b"")]]])
+@pytest.mark.parametrize("which", ["key", "value"])
+def test_the_row_of_an_error_of_a_serializer(
+    cluster: ScriptedCluster, topic: str, which: str, headers: Any
+) -> None:
+    def serializer(cell: Any) -> Any:
+        return cell if isinstance(cell, str) else b"%d" % (6 // cell)
+
+    with cluster.producer(**{f"{which}_serializer": serializer}) as producer:
+
+        def error_of(cell: Any) -> Any:
+            column = [1, cell] if which == "value" else [b"", b""]
+            keys = [1, cell] if which == "key" else None
+            with pytest.raises((ZeroDivisionError, TypeError)) as caught:
+                producer.send_many(topic, column, keys, headers)
+            assert caught.value.row == 1  # type: ignore[attr-defined]
+            return caught.value
+
+        assert error_of(0).__notes__ == [
+            f"raised by {which}_serializer for row 1 to topic {topic!r}"
+        ]
+        assert f"row 1: {which}_serializer returned str" in str(error_of("text"))
+        assert producer.accepted == 0
 
 
 def test_headers_are_lists_of_structs(shared: Producer) -> None:
