@@ -76,8 +76,12 @@ class BufferSpaceWaiters:
                 f"({self._budget.limit}); send a smaller message, or raise buffer_memory"
             )
 
-    def wait(self, turn: Turn, is_open: Callable[[], bool]) -> None:
+    def wait(
+        self, turn: Turn, is_open: Callable[[], bool], reason: Callable[[str], str | None]
+    ) -> None:
         """Wait until *turn* has its bytes or admission is closed, for at most ``max_block_ms``.
+
+        *reason* returns why messages of a topic are not delivered, if that is known.
 
         Raises:
             BufferFullError: there was no space within that time.
@@ -97,10 +101,14 @@ class BufferSpaceWaiters:
                     self.on_full()
                 if turn.granted or self._clock.monotonic() < deadline:
                     continue
+                topic = None if turn.account is None else turn.account.topic
+                found = None if topic is None else reason(topic)
                 raise BufferFullError(
                     f"{self.why_full(turn.amount, turn.account)} for max_block_ms "
                     f"({self._max_block_ms} ms): messages are sent faster than the cluster accepts "
                     f"them, or it accepts none"
+                    + (f"; those of topic {topic!r} wait: {found}" if found else ""),
+                    topic=topic,
                 )
 
     def why_full(self, amount: int, account: Account | None) -> str:

@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import traceback
 import weakref
 from collections.abc import Callable, Iterable
@@ -427,14 +428,19 @@ class Pipeline:
     def abort(self, reason: str) -> None:
         """Fail all accepted messages that have no outcome, on request: *reason* names it."""
 
-        def make_error(topic: str, status: Status) -> AbortedError:
-            waited_for = self.last_errors.reason_for(topic, None)
-            text = f"{format_partition(topic)}: {reason}" + (
+        def make_error(topic: str, status: Status, partition: int | None = None) -> AbortedError:
+            waited_for = self.last_errors.reason_for(topic, partition)
+            text = f"{format_partition(topic, partition)}: {reason}" + (
                 f"; it waited: {waited_for}" if waited_for else ""
             )
-            return AbortedError(text, status=status, topic=topic)
+            return AbortedError(text, status=status, topic=topic, partition=partition)
 
-        self.fail_everything(make_error)
+        for chunk in self.incomplete.chunks():
+            for part in chunk.expired(math.inf):  # all of them, by partition
+                partition = part.partition if part.partition >= 0 else None
+                error = functools.partial(make_error, part.topic, partition=partition)
+                self.settler.fail([part], error)
+        self.fail_everything(make_error)  # also those that are partitioned meanwhile
 
     def stop(self, deadline: float) -> list[str]:
         """Stop all stages; return the names of those that have not ended by *deadline*.

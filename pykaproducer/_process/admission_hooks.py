@@ -190,13 +190,18 @@ class AdmissionHooks(BlockProducer, ObservedProducer):
             # A new object: a signal handler has forked, in the child.
             return self._ready and self._transaction == turn.transaction and self._space is space
 
-        space.wait(turn, is_open)
+        def reason(topic: str) -> str | None:
+            pipeline = self._pipeline
+            return None if pipeline is None else pipeline.last_errors.reason_for_any(topic)
+
+        space.wait(turn, is_open, reason)
 
     def _buffer_is_full(self, amount: int, account: Account | None) -> NoReturn:
         self._space.lacks(amount)
         raise BufferFullError(
             f"{self._space.why_full(amount, account)}; send() cannot wait for space in a callback "
-            f"or partitioner, because the wait might block the thread that frees it"
+            f"or partitioner, because the wait might block the thread that frees it",
+            topic=None if account is None else account.topic,
         )
 
     def _broke(self) -> None:

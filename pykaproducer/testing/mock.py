@@ -341,7 +341,7 @@ class MockProducer(MockTransactions, Producer):
         self._outcomes.unreported.enter(rows, rows)
 
     def _wait_for_space(self, turn: Turn) -> None:
-        self._space.wait(turn, lambda: not self._closed)
+        self._space.wait(turn, lambda: not self._closed, lambda _: None)
 
     def _in_own_thread(self) -> bool:
         return threading.get_ident() in (self._outcomes.reporter, self._partitioning)

@@ -161,8 +161,9 @@ def test_a_full_buffer_beside_missing_threads_is_reported_in_time(limit: Threads
     with running(buffer_memory=1000, max_block_ms=250, **FAST) as (_, producer):
         limit.refuse(ALWAYS)
         producer.send("t", bytes(800))
-        with pytest.raises(BufferFullError):
+        with pytest.raises(BufferFullError, match="those of topic 't' wait: ") as caught:
             producer.send("t", bytes(800))
+        assert caught.value.topic == "t"
         limit.refuse(0)
 
 

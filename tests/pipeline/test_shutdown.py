@@ -49,6 +49,7 @@ from .helper import (
     pipeline_of,
     running,
     send,
+    until,
     waits_for,
     warm_up,
 )
@@ -218,6 +219,17 @@ def test_close_with_a_timeout_returns_when_it_is_over(
             assert "0.05 s" in str(error)
         assert threads_left(producer.config.client_id) == []
         assert "still running" not in caplog.text
+
+
+def test_the_error_of_an_aborted_message_says_for_what_it_waited() -> None:
+    with running(topics={"t": 2}, retry_backoff_ms=3_600_000) as (cluster, producer):
+        cluster.next("produce", Refuse(19))
+        delivery = producer.send("t", b"v", partition=1)
+        until(lambda: bool(pipeline_of(producer).last_errors.partitions))
+        producer.abort()
+        error = error_of(delivery)
+        assert error.partition == 1
+        assert "the broker's last response: NOT_ENOUGH_REPLICAS (19)" in str(error)
 
 
 @pytest.mark.parametrize("call", ["flush", "close"])
