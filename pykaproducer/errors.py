@@ -66,8 +66,8 @@ class ProducerClosedError(PykaproducerError, kafka_errors.IllegalStateError):
     """The producer has been closed and accepts no more messages.
 
     Raised by ``send()`` and similar methods after ``close()``. Create a new producer, or close
-    this one later. If ``close()`` has interrupted a call for a transaction, ``outcome`` says what
-    is known about the transaction.
+    this one later. If a call for a transaction raises it, ``outcome`` says what is known about the
+    last transaction.
     """
 
     outcome: CommitOutcome | None = None
@@ -259,11 +259,14 @@ class ProducerBrokenError(DeliveryError):
     """A part of the producer stopped because of an internal error, which is the cause.
 
     The outcome of all messages that the part held, and raised by every later ``send()``. Report
-    the cause as a bug, and create a new producer to continue. If it has interrupted a call for a
-    transaction, ``outcome`` says what is known about the transaction.
+    the cause as a bug, and create a new producer to continue. If a call for a transaction raises
+    it, ``outcome`` says what is known about the last transaction.
     """
 
     outcome: CommitOutcome | None = None
+
+    def __str__(self) -> str:
+        return super().__str__() if self.outcome is None else Exception.__str__(self)
 
 
 class TransactionAbortedError(AbortedError, TheirAbortedError):

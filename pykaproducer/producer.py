@@ -327,6 +327,8 @@ class Producer(AdmissionHooks, TransactionalMethods):
             taken = pipeline.unreported.try_take()
             if handover is None or not handover.give(taken):
                 closing.report(taken, "close()")
+            if pipeline.coordinator is not None:
+                self._last_outcome = pipeline.coordinator.machine.known_outcome()
             self._pipeline = None
             self._made.clear()
         self._stop_observing()

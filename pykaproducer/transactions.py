@@ -23,6 +23,7 @@ from pykaproducer._process.transaction_block import Transaction as Transaction
 from pykaproducer._util.group_offsets import group_metadata, group_offsets
 from pykaproducer.config import resolve
 from pykaproducer.errors import (
+    CommitOutcome,
     ProducerBrokenError,
     ProducerClosedError,
     TransactionStateError,
@@ -94,6 +95,8 @@ class TransactionalMethods(TransactionBlocks):
 
     #: Why ``send()`` is refused; None: a transaction is open.
     _refused: TransactionFailure | None = _UNINITIALIZED
+    #: What is known about the last transaction, once the producer is closed.
+    _last_outcome: CommitOutcome | None = None
     #: The ids of the producer from which this one was forked or copied.
     _inherited_ids: frozenset[str] = frozenset()
 
@@ -255,7 +258,13 @@ class TransactionalMethods(TransactionBlocks):
             )
         self._check_may_control(f"{call.value}()")
         deadline = self._clock.after(timeout)
-        self._ensure_started()
+        try:
+            self._ensure_started()
+        except (ProducerClosedError, ProducerBrokenError) as error:
+            error.outcome = self._last_outcome
+            if self._pipeline is not None and self._pipeline.coordinator is not None:
+                error.outcome = self._pipeline.coordinator.late(call).outcome
+            raise
         pipeline = self._pipeline
         if pipeline is None:
             raise ProducerClosedError(f"{call.value}(): the producer is closed")

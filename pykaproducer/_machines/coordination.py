@@ -208,21 +208,18 @@ _ATTEMPTS: Final[dict[int | None, int]] = {
     _E.TRANSACTION_ABORTABLE: 1,
 }
 
-#: Answers with which a coordinator refuses EndTxn before it does anything. After every other one,
-#: known or not, it may have been carried out, or may still be. A coordinator also answers that it
-#: is not available, loading, or not the coordinator, after it has appended the end to its log: if
-#: the replicas were slow, or another broker has taken the log over (``TransactionStateManager``).
-_REFUSALS: Final = frozenset(
+#: Answers to EndTxn after which it may have been carried out, or may still be. A coordinator also
+#: answers that it is not available, loading, or not the coordinator, after it has appended the end
+#: to its log: if the replicas were slow, or another broker has taken the log over
+#: (``TransactionStateManager``).
+_UNCONFIRMED: Final = frozenset(
     {
-        *_FENCED,
-        _E.UNSUPPORTED_VERSION,
-        _E.INVALID_REQUEST,
-        _E.INVALID_TXN_STATE,
-        _E.INVALID_PRODUCER_ID_MAPPING,
-        _E.CONCURRENT_TRANSACTIONS,
-        _E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-        _E.UNKNOWN_PRODUCER_ID,
-        _E.TRANSACTION_ABORTABLE,
+        NO_ANSWER,
+        _E.REQUEST_TIMED_OUT,
+        _E.UNKNOWN_SERVER_ERROR,
+        _E.COORDINATOR_LOAD_IN_PROGRESS,
+        _E.COORDINATOR_NOT_AVAILABLE,
+        _E.NOT_COORDINATOR,
     }
 )
 
@@ -275,7 +272,7 @@ def _coordinate_end(code: int | None, ending: Ending, times: int, written: bool)
     reaction = table.get(code, Reaction.FATAL)
     if reaction is Reaction.RETRY and times >= _ATTEMPTS.get(code, times + 1):
         reaction = Reaction.FATAL
-    unconfirmed = written and code not in _REFUSALS
+    unconfirmed = written and code in _UNCONFIRMED
     if code == ErrorCode.NONE:
         outcome = CommitOutcome.COMMITTED if ending.commit else CommitOutcome.NOT_COMMITTED
         return Coordination(reaction, ApiKey.END_TXN, code, outcome=outcome)

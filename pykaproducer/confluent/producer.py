@@ -32,6 +32,7 @@ from pykaproducer.errors import (
     ConfigurationError,
     DeliveryFailures,
     FlushTimeoutError,
+    ProducerBrokenError,
     ProducerClosedError,
     TransactionAbortedError,
     TransactionError,
@@ -60,6 +61,7 @@ class Producer(RejectionHandling, ClusterMethods, TransactionMethods, PolledAdmi
         ValueError,
         RuntimeError,
         BufferFullError,
+        ProducerBrokenError,
         ProducerClosedError,
         TransactionError,
     )

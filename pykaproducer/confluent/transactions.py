@@ -18,6 +18,7 @@ from pykaproducer.confluent.errors import (
 )
 from pykaproducer.errors import (
     AbortedError,
+    ProducerBrokenError,
     ProducerClosedError,
     Status,
     TransactionError,
@@ -185,6 +186,8 @@ class TransactionMethods:
             raise KafkaException(transaction_error(error)) from error
         except UnsupportedFeatureError as error:
             raise exception(KafkaError._UNSUPPORTED_FEATURE, str(error)) from error
+        except ProducerBrokenError as error:
+            raise exception(KafkaError._FATAL, str(error), fatal=True) from error
         except ProducerClosedError as error:
             raise RuntimeError("Producer has been closed") from error
 

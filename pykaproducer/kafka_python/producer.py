@@ -12,7 +12,7 @@ import functools
 import logging
 import os
 import threading
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any, NamedTuple, Self
 
 from pykaproducer._config.schema import shown
@@ -123,7 +123,7 @@ class FutureRecordMetadata:
         return repr(self.delivery).replace("<Delivery", "<FutureRecordMetadata", 1)
 
 
-class KafkaPythonConfig(Config):
+class KafkaPythonConfig(Config, Mapping[str, Any]):
     """The configuration, which can also be read as a dict with kafka-python's names.
 
     It rejects values that kafka-python rejects and Producer accepts.
@@ -163,15 +163,11 @@ class KafkaPythonConfig(Config):
             raise KeyError(name)
         return getattr(self, name, KafkaProducer.DEFAULT_CONFIG[name])
 
-    def __contains__(self, name: object) -> bool:
-        return name in KafkaProducer.DEFAULT_CONFIG
+    def __iter__(self) -> Iterator[str]:
+        return iter(KafkaProducer.DEFAULT_CONFIG)
 
-    def get(self, name: str, default: Any = None) -> Any:
-        """Return a setting's value, or *default*."""
-        try:
-            return self[name]
-        except KeyError:
-            return default
+    def __len__(self) -> int:
+        return len(KafkaProducer.DEFAULT_CONFIG)
 
 
 def _broker_version(given: object) -> tuple[int, ...] | None:

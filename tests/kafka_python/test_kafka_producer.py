@@ -349,6 +349,8 @@ def test_the_configuration_can_be_read_as_there() -> None:
         assert producer.config.get("nothing") is None
         assert producer.config.get("acks") == 1
         assert "api_version" in producer.config
+        assert dict(producer.config) == {**producer.config}
+        assert list(producer.config) == list(KafkaProducer.DEFAULT_CONFIG)
         with pytest.raises(KeyError):
             producer.config["nothing"]
         assert producer.max_usable_produce_magic(producer.config["api_version"]) == 2

@@ -121,19 +121,15 @@ END_COMMIT: dict[int | None, tuple[str, CommitOutcome | None, CommitOutcome | No
     120: ("A", NOT, POSSIBLY),
 }
 
-#: Codes with which Kafka's coordinator refuses EndTxn before it does anything.
-REFUSED = (35, 42, 47, 48, 49, 51, 53, 59, 90, 120)
-
 
 @pytest.mark.parametrize("protocol", [TV1, TV2])
 @pytest.mark.parametrize("unconfirmed", [False, True])
 @pytest.mark.parametrize("code", [NO_ANSWER, *ErrorCode, *UNHEARD_OF])
 def test_what_is_known_after_a_commit(code: int | None, unconfirmed: bool, protocol: int) -> None:
-    refused = code in REFUSED
-    letter, first, again = END_COMMIT.get(code, ("F", NOT if refused else POSSIBLY, POSSIBLY))
+    letter, first, again = END_COMMIT.get(code, ("F", NOT, POSSIBLY))
     found = coordinate(ApiKey.END_TXN, code, ending=Ending(True, protocol, unconfirmed))
     assert (found.reaction, found.outcome) == (LETTERS[letter], again if unconfirmed else first)
-    assert found.unconfirmed is (code != 0 and not refused)
+    assert found.unconfirmed is (code in (NO_ANSWER, 7, -1, 14, 15, 16))
     assert found.fenced is (code in (47, 90))
 
 

@@ -553,7 +553,7 @@ AFTER_COMMIT = [
     (90, S.FATAL, FailureKind.FENCED, NOT, POSSIBLY),
     (49, S.FATAL, FailureKind.FATAL, NOT, POSSIBLY),
     (53, S.FATAL, FailureKind.FATAL, NOT, POSSIBLY),
-    (999, S.FATAL, FailureKind.FATAL, POSSIBLY, POSSIBLY),
+    (999, S.FATAL, FailureKind.FATAL, NOT, POSSIBLY),
 ]
 
 

@@ -25,6 +25,7 @@ from .helper import (
     log,
     offsets,
     send,
+    until,
     warm_up,
 )
 
@@ -123,6 +124,7 @@ def test_a_jump_of_an_hour_ends_nothing_but_what_is_late(idempotent: bool) -> No
         for late in (in_flight, backing_off, unknown):
             assert isinstance(error_of(late), DeliveryTimeoutError)
         held.release()
+        until(lambda: log(cluster, "t", 0)[-1] == b"in flight")  # too late for its outcome
         after = [producer.send("t", b"after", partition=n, on_delivery=told) for n in range(2)]
         let_pass(clock, after)
         offsets(after)

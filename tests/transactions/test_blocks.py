@@ -138,3 +138,5 @@ def test_an_error_in_the_library(
             with pytest.raises(ProducerBrokenError) as raised:
                 getattr(producer, f"{end}_transaction")()
             assert isinstance(raised.value.__cause__, ArithmeticError)
+            assert raised.value.outcome is CommitOutcome.NOT_COMMITTED
+            assert "the message" not in str(raised.value)

@@ -9,14 +9,18 @@ import pytest
 
 from pykaproducer import Producer
 from pykaproducer.errors import (
+    CommitOutcome,
     ProducerClosedError,
     TransactionAbortedError,
     TransactionTimeoutError,
 )
+from pykaproducer.testing import ScriptedCluster
 from pykaproducer.testing._processes import tick
+from pykaproducer.testing.scripted import Hold
 from tests._support.programs import run
 from tests._support.threads import Call
-from tests.transactions.helper import BOTH, PATIENCE, SHORT_MS, Kafka, calls_of
+from tests.transactions.helper import BOTH, PATIENCE, SHORT_MS, Kafka, begun, calls_of
+from tests.transactions.scripted_helper import producer_of
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -204,3 +208,28 @@ def test_what_close_leaves_to_the_coordinator(
     assert all(f"transaction_timeout_ms ({SHORT_MS} ms)" in line for line in left)
     # The coordinator may have got the request for the commit.
     assert kafka.committed(topic) in ([], [b"written"])
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_the_outcome_of_a_commit_for_which_close_has_waited(
+    scripted: ScriptedCluster, lost: bool
+) -> None:
+    """``commit_transaction()`` gives it, although the producer is closed."""
+    with producer_of(scripted) as producer:
+        begun(producer)
+        producer.send("t", b"value", partition=0)
+        hold = Hold()
+        scripted.next("end_txn", hold)
+        with pytest.raises(TransactionTimeoutError):
+            producer.commit_transaction(timeout=0.01)
+        hold.wait_until_held()
+        if lost:
+            producer.close(0.01)
+            hold.release()
+        else:
+            hold.release()
+            producer.close()
+        with pytest.raises(ProducerClosedError) as caught:
+            producer.commit_transaction()
+        expected = CommitOutcome.POSSIBLY_COMMITTED if lost else CommitOutcome.COMMITTED
+        assert caught.value.outcome is expected
