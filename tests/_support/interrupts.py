@@ -515,8 +515,12 @@ def interrupt_everywhere(
 ) -> None:
     """Run *operation* once for each place, and *check* its exception and the state afterwards."""
     struck = 0
-    found = list(itertools.filterfalse(spared, places(cluster, operation, files)))
-    for place in found:
+    everywhere = places(cluster, operation, files)
+    found = list(itertools.filterfalse(spared, everywhere))
+    # With another thread schedule it may not get to a place. At one, at least, it must be struck.
+    for number, place in enumerate([*found, *everywhere]):
+        if number >= len(found) and (struck or not found):
+            break
         scene = operation.scene(cluster, operation.settings)
         scene.place = place
         operation.prepare(scene)
@@ -526,7 +530,7 @@ def interrupt_everywhere(
         try:
             error = in_time(functools.partial(tracer.run, functools.partial(operation.act, scene)))
             scene.hold.release()
-            if tracer.struck:  # with another thread schedule it may not get to this place
+            if tracer.struck:
                 struck += 1
                 check(scene, error)
             scene.check_it_can_be_closed()
