@@ -69,7 +69,7 @@ class FileReader(abc.ABC):
         #: Errors of the store, which pyarrow's readers may have put into errors of the content.
         self._failures: list[SourceError] = []
         with self.errors():
-            self._version = version_of(path) if is_stored(path) else None
+            self._version = version_of(path)
             self.size = 0 if path == "-" else size_of(path)
             # Without the columns from its directories. None if the file is empty: no columns.
             self.schema = self._read_schema()
@@ -91,13 +91,20 @@ class FileReader(abc.ABC):
         row = part.first_row
         self._failures.clear()
         with self.errors():
+            version = version_of(self.path) if self._version is None else self._version
             for batch, position in self._read(own, part):
                 yield Read(self._completed(batch, schema, constants, row), position)
                 row += batch.num_rows
-        # If an object was replaced in the meantime, rows of both versions may have been read. An
-        # open local file keeps its content.
-        if self._version is not None and self._version != version_of(self.path):
+            now = version
+            with contextlib.suppress(FileNotFoundError):  # an open file keeps its content
+                now = version_of(self.path)
+        # If it was written to or replaced, rows of both versions may have been read.
+        if now != version:
             raise self._changed()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The time of a local file may be another one on another machine.
+        return {**self.__dict__, "_version": self._version if is_stored(self.path) else None}
 
     def _completed(
         self, batch: Any, schema: Any, constants: dict[str, str | None], row: int

@@ -15,6 +15,7 @@ import glob
 import io
 import os
 import re
+import stat
 from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO
 
@@ -35,11 +36,23 @@ def opened(name: str) -> BinaryIO:
 
 def size_of(name: str) -> int:
     """Return the size of a file (bytes)."""
-    return version_of(name)[0] if is_stored(name) else os.stat(name).st_size
+    return stored_version(name)[0] if is_stored(name) else os.stat(name).st_size
 
 
-def version_of(name: str) -> tuple[int, int]:
-    """Return what distinguishes an object from another of its name: its size, and its time."""
+def version_of(name: str) -> tuple[int, ...] | None:
+    """Return what distinguishes a file from another of its name; None: it is no regular file."""
+    if name == "-":
+        return None
+    if is_stored(name):
+        return stored_version(name)
+    found = os.stat(name)
+    if not stat.S_ISREG(found.st_mode):
+        return None
+    return found.st_size, found.st_mtime_ns, found.st_ino
+
+
+def stored_version(name: str) -> tuple[int, int]:
+    """Return the size of an object (bytes), and its time."""
     with _errors(name):
         system, path, *_ = _place(name)
         found = system.get_file_info(path)

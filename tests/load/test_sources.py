@@ -284,6 +284,37 @@ def test_a_file_that_changes_while_it_is_read(there: pathlib.Path) -> None:
     assert until_error(source)[1] == "x.csv: changed while it was read; load it again"
 
 
+@pytest.mark.parametrize("pickled", [False, True], ids=["here", "in a task"])
+@pytest.mark.parametrize("how", ["written", "replaced", "appended"])
+def test_a_file_that_is_written_to_while_it_is_read(
+    there: pathlib.Path, how: str, pickled: bool
+) -> None:
+    """With rows that cannot be distinguished."""
+    write("x.csv", "a\n" + "old\n" * 8_000_000)
+    source = open_source(["x.csv"])
+    if pickled:
+        source = pickle.loads(pickle.dumps(source))
+    batches = source.batches()
+    next(batches)
+    if how == "appended":
+        with open("x.csv", "a") as file:
+            file.write("new\n")
+    else:
+        write("y.csv" if how == "replaced" else "x.csv", "a\n" + "new\n" * 8_000_000)
+        if how == "replaced":
+            os.replace("y.csv", "x.csv")
+    with pytest.raises(SourceError, match=r"^x\.csv: changed while it was read; load it again$"):
+        list(batches)
+
+
+def test_a_file_that_is_removed_while_it_is_read_keeps_its_rows(there: pathlib.Path) -> None:
+    write("x.csv", "a\n" + "row\n" * 8_000_000)
+    batches = open_source(["x.csv"]).batches()
+    found = next(batches).batch.num_rows
+    os.unlink("x.csv")
+    assert found + sum(each.batch.num_rows for each in batches) == 8_000_000
+
+
 @pytest.mark.parametrize("whole_lines", [False, True])
 def test_parts_of_json_lines_are_all_rows(there: pathlib.Path, whole_lines: bool) -> None:
     ends = ["\n", "\r\n", "\n\n"]
