@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import errno
 import fcntl
 import itertools
 import operator
@@ -186,15 +187,20 @@ class Sender:
 
     # Reading --------------------------------------------------------------------------------------
 
-    def send_from(self, fd: int, name: str, shown: Progress) -> None:
-        """Send every line of *fd*, or all of it as one message, to be kept by its *name*."""
+    def send_from(self, fd: int, name: str, shown: Progress, expected: int | None = None) -> None:
+        """Send every line of *fd*, or all of it as one message, to be kept by its *name*.
+
+        *expected*: the size of a regular file, which may have become shorter since.
+        """
         end = self._envelope.delimiter[-1:]
         self._whole = None if end else os.fsencode(name) + b"\n"
         self._inside = False
         self._place = _Place(name, 0 if end else None)
         parts: list[bytes] = []
         size = 0
-        for piece in self._pieces(fd, shown):
+        if expected is not None:
+            expected -= os.lseek(fd, 0, os.SEEK_CUR)
+        for piece in self._pieces(fd, shown, expected or 0):
             parts.append(piece)
             size += len(piece)
             # Joined only if a line may end in this piece, or is too long.
@@ -206,8 +212,23 @@ class Sender:
         if parts or not end:
             self._send(b"".join(parts), last=True)
 
-    def _pieces(self, fd: int, shown: Progress) -> Iterator[bytes]:
-        """Yield data as it arrives, until the end of *fd* or until sending must stop."""
+    def unread(self, name: str, why: str, *, begun: bool) -> str:
+        """Return a text on an input that cannot be read to its end. Keep its name, if it is kept.
+
+        *begun*: it was opened.
+        """
+        if self._envelope.delimiter:
+            return f"{why}: only a part of it was read" if begun else why
+        self._whole, self._place = os.fsencode(name) + b"\n", _Place(name, None)
+        self._refuse(why, b"")
+        return why
+
+    def _pieces(self, fd: int, shown: Progress, expected: int) -> Iterator[bytes]:
+        """Yield data as it arrives, until the end of *fd* or until sending must stop.
+
+        Raises OSError if that are fewer bytes than *expected*.
+        """
+        expected += self.size
         while not self.stopped:
             if self._held_size > self._most_held:
                 self._wait()
@@ -219,6 +240,8 @@ class Sender:
                 self.size += len(piece)
                 shown.advance(len(piece))
                 yield piece
+            elif self.size < expected:  # the last line may be cut
+                raise OSError(errno.ENODATA, "became shorter while it was read")
             else:
                 return
 

@@ -289,11 +289,14 @@ def _send_all(inputs: Sequence[_Input], sender: Sender, shown: Progress) -> list
             break
         if each.is_terminal:
             notify("each line that you type is sent as a message; press Ctrl-D to finish")
+        begun = False
         try:
             with each.opened() as fd:
-                sender.send_from(fd, each.name, shown)
+                begun = True
+                sender.send_from(fd, each.name, shown, each.size)
         except OSError as error:
-            problems.append(f"{each.name}: {error.strerror}: only a part of it was read")
+            text = sender.unread(each.name, error.strerror or str(error), begun=begun)
+            problems.append(f"{each.name}: {text}")
     return problems
 
 

@@ -8,7 +8,7 @@ import random
 import signal
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -221,6 +221,49 @@ def test_files_as_messages(scripted: ScriptedCluster, tmp_path: pathlib.Path) ->
     assert b"4 of 5 files delivered" in done.stderr
     assert b"a file is too long: max_request_size is 1048576" in done.stderr
     assert rejects.read_bytes() == names[2].encode() + b"\n"
+
+
+def after_a_pipe(
+    scripted: ScriptedCluster, tmp_path: pathlib.Path, *arguments: str, then: Callable[[], object]
+) -> bytes:
+    """Send a pipe, and the file "second". Call *then* before the pipe ends; return what is told."""
+    os.mkfifo(tmp_path / "first")
+    names = [str(tmp_path / name) for name in ("first", "second")]
+
+    def feed() -> None:
+        with open(names[0], "wb") as pipe:  # the command has looked at both when it opens this
+            pipe.write(b"of the pipe\n")
+            then()
+
+    feeder = threading.Thread(target=feed)
+    feeder.start()
+    done = run("produce", "-t", "t", "-b", scripted.bootstrap_servers, *arguments, *names)
+    feeder.join(PATIENCE)
+    assert done.returncode == 1
+    return done.stderr
+
+
+def test_a_file_that_becomes_shorter(scripted: ScriptedCluster, tmp_path: pathlib.Path) -> None:
+    """Its last line may be cut, and is not sent."""
+    second = tmp_path / "second"
+    second.write_bytes(b"whole\ncut here\n")
+    told = after_a_pipe(scripted, tmp_path, then=lambda: os.truncate(second, 9))
+    assert b"second: became shorter while it was read: only a part of it was read" in told
+    assert [record.value for record in scripted.log("t")] == [b"of the pipe", b"whole"]
+
+
+def test_a_file_that_is_removed_before_its_turn(
+    scripted: ScriptedCluster, tmp_path: pathlib.Path
+) -> None:
+    second, rejects = tmp_path / "second", tmp_path / "rejects"
+    second.write_bytes(b"value")
+    told = after_a_pipe(
+        scripted, tmp_path, "--file-as-message", "--rejects", str(rejects), then=second.unlink
+    )
+    assert b"second: No such file or directory\n" in told
+    assert b"1 of 2 files delivered" in told
+    assert rejects.read_bytes() == f"{second}\n".encode()
+    assert [record.value for record in scripted.log("t")] == [b"of the pipe\n"]
 
 
 @pytest.mark.parametrize(
