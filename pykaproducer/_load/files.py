@@ -9,6 +9,7 @@ a table is refused.
 
 from __future__ import annotations
 
+import errno
 import glob
 import os
 import stat
@@ -92,13 +93,40 @@ def files_of(name: str) -> list[File]:
     elif not glob.has_magic(name):
         raise SourceError(f"{name}: no such file or directory")
     else:
-        files = []
-        for each in sorted(glob.glob(name, recursive=True)):
-            files += _files_below(each, may_be_empty=True) if os.path.isdir(each) else [File(each)]
+        found: dict[str, File] = {}  # ** matches directories, and what is in them
+        for each in sorted(_matches(name)):
+            below = _files_below(each, may_be_empty=True) if os.path.isdir(each) else [File(each)]
+            for file in below:
+                found.setdefault(file.path, file)
+        files = list(found.values())
         if not files:
             raise SourceError(f"{name}: no file matches")
     _refuse_tables(files, _has)
     return files
+
+
+def _matches(pattern: str) -> list[str]:
+    """Return what a pattern matches, without hidden names that it does not ask for.
+
+    Raises:
+        SourceError: a directory that matches cannot be read.
+    """
+    parts = pattern.split(os.sep)
+    first = next(place for place, part in enumerate(parts) if glob.has_magic(part))
+    for place in range(first, len(parts)):
+        needed = os.X_OK | (os.R_OK if glob.has_magic(parts[place]) else 0)
+        above = os.sep.join([*parts[:place], ""]) or os.curdir
+        for way in glob.glob(above, recursive=True):
+            if os.path.isdir(way) and not os.access(way, needed):
+                raise SourceError(f"{os.path.normpath(way)}: {os.strerror(errno.EACCES)}")
+    asked_for = {part[:1] for part in parts[first:]}
+    return [
+        found
+        for found in glob.glob(pattern, recursive=True)
+        if not any(
+            _is_hidden(name) and name[0] not in asked_for for name in found.split(os.sep)[first:]
+        )
+    ]
 
 
 def _stored_files(name: str) -> list[File]:
@@ -190,8 +218,8 @@ def _has(where: str, mark: str) -> bool:
 
 
 def _is_hidden(name: str) -> bool:
-    # A directory _x=1 adds a column named _x.
-    return name.startswith((".", "_")) and "=" not in name
+    # As Spark does. A directory _x=1 adds a column named _x.
+    return name.startswith(".") or (name.startswith("_") and "=" not in name)
 
 
 def _partition(way: str) -> Partition:

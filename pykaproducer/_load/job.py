@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bisect
-import contextlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -13,11 +12,7 @@ from pykaproducer._load.refused import RefusedRow
 from pykaproducer._load.rejects import Origin, Rejects, RejectsDirectory
 from pykaproducer._load.summary import Summary
 from pykaproducer._load.writer import Writer
-from pykaproducer.errors import DeliveryFailures, FlushTimeoutError
 from pykaproducer.producer import Producer
-
-#: Time for pending messages to be delivered after an interruption (seconds).
-GRACE = 5.0
 
 
 @dataclass(frozen=True)
@@ -72,12 +67,9 @@ class RunningLoad:
             self._summary = self._writer.finish()
         return self._summary
 
-    def interrupt(self) -> None:
-        """Wait a few seconds for pending messages. The caller must then close the producer."""
+    def stop_looking(self) -> None:
+        """Call *look* no more."""
         self._writer.look = None
-        # Failures are counted in the summary.
-        with contextlib.suppress(FlushTimeoutError, DeliveryFailures):
-            self._producer.flush(GRACE)
 
     def _send_one(self, origin: Origin) -> None:
         mapped = self._job.mapping(origin.batch)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 from pykaproducer._load.summary import Summary
 from pykaproducer.delivery import Delivery, Status
-from pykaproducer.errors import PykaproducerError
+from pykaproducer.errors import AbortedError, PykaproducerError
 from pykaproducer.producer import Producer
 
 #: Maximum number of rows listed in an error.
@@ -150,6 +150,8 @@ def text_of(error: BaseException) -> str:
 
 def describe(error: BaseException) -> str:
     """Return the error's class and text."""
+    if isinstance(error, AbortedError):  # by the close() of the load itself
+        return "abandoned, because the load was stopped"
     return f"{type(error).__name__}: {text_of(error)}"
 
 

@@ -12,9 +12,10 @@ from pykaproducer._load.summary import Summary
 from pykaproducer._load.writer import Interrupted
 from pykaproducer.cli import _signals
 from pykaproducer.cli._load_embedded import LoadReading
-from pykaproducer.cli._load_plan import files_of, selection_of
+from pykaproducer.cli._load_plan import files_of, rejects_of, selection_of
 from pykaproducer.cli._progress import progress
-from pykaproducer.cli.common import UserError, human_bytes
+from pykaproducer.cli.common import UserError, human_bytes, settings_from
+from pykaproducer.config import Config
 
 #: Number of messages to show, and of the characters of each part.
 _MESSAGES = 3
@@ -30,7 +31,9 @@ def dry_run(options: argparse.Namespace) -> int:
         raise UserError(f"--dry-run: reads files, not --format {options.format}")
     for name in filter(is_uri, options.source):
         raise UserError(f"--dry-run: reads files, not {name}, which only Spark reads")
+    Config(**settings_from(options))
     source = files_of(options)
+    rejects_of(options, dry=True)
     mapping = selection_of(options, source.schema)
     _print_columns(source)
     with _signals.counted() as signals:

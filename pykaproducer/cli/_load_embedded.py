@@ -17,10 +17,11 @@ from pykaproducer.cli._load_plan import (
     rejects_of,
     selection_of,
 )
+from pykaproducer.cli._pace import GRACE, settle
 from pykaproducer.cli._progress import Progress
 from pykaproducer.cli._readback import refuse_unreadable
 from pykaproducer.cli._stats_socket import with_stats_socket
-from pykaproducer.cli.common import log_hidden, log_shown, settings_from
+from pykaproducer.cli.common import log_hidden, log_shown, notify, settings_from
 from pykaproducer.errors import PykaproducerError
 from pykaproducer.producer import Producer
 
@@ -51,7 +52,8 @@ def embedded(options: argparse.Namespace) -> Outcome:
                 load.send(reading.origins(shown))
                 load.finish()
         except Interrupted:
-            load.interrupt()
+            load.stop_looking()
+            settle(producer, signals, lambda: _tell(producer), lambda: None)
         except PykaproducerError as error:
             problem = f"the load stopped early: {error}"
         finally:
@@ -63,6 +65,14 @@ def embedded(options: argparse.Namespace) -> Outcome:
         time.monotonic() - began,
         reading.problem or problem,
         signals.number,
+    )
+
+
+def _tell(producer: Producer) -> None:
+    pending = producer.stats()["messages"]["pending"]
+    notify(
+        f"stopping: waiting up to {GRACE:.0f} s for {pending:,} pending rows; interrupt again to "
+        f"abandon them"
     )
 
 

@@ -42,9 +42,12 @@ def on_spark(options: argparse.Namespace) -> Outcome:
     try:
         session, ours = load.session_on(options.spark)
     except load.SparkError as error:
-        raise CommandError(f"--spark {options.spark}: {error}") from None
+        raise UserError(f"--spark {options.spark}: {error}") from None
     try:
-        source = load.files(session, files) if files is not None else load.query(session, reading)
+        try:
+            source = load.query(session, reading) if files is None else load.files(session, files)
+        except load.SparkError as error:
+            raise UserError(str(error)) from None
         size = None if files is None else files.size
         return _load(load, source, size, options, settings)
     except load.SparkError as error:

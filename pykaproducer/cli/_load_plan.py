@@ -66,8 +66,8 @@ def selection_of(options: argparse.Namespace, schema: Any) -> Any:
     return mapping
 
 
-def rejects_of(options: argparse.Namespace) -> Any:
-    """Prepare and return the directory for rejected rows, or None."""
+def rejects_of(options: argparse.Namespace, *, dry: bool = False) -> Any:
+    """Prepare and return the directory for rejected rows, or None. *dry*: do not create it."""
     from pykaproducer._load.rejects import RejectsDirectory
 
     if options.rejects is None:
@@ -76,7 +76,8 @@ def rejects_of(options: argparse.Namespace) -> Any:
         raise UserError(f"--rejects {options.rejects}: is also the source; name another directory")
     directory = RejectsDirectory.of(options.rejects)
     try:
-        directory.prepare()
+        if not dry:
+            directory.prepare()
     except (OSError, ValueError) as error:
         raise UserError(f"--rejects {options.rejects}: {error}") from None
     return directory

@@ -8,7 +8,7 @@ from typing import Any
 from pykaproducer._util.clock import Clock, WakeEvent
 from pykaproducer.cli._signals import Signals
 from pykaproducer.delivery import Delivery
-from pykaproducer.errors import BufferFullError, FlushTimeoutError
+from pykaproducer.errors import BufferFullError, DeliveryFailures, FlushTimeoutError
 from pykaproducer.producer import Producer
 
 #: Maximum duration of a wait between checks for a signal (seconds).
@@ -104,6 +104,8 @@ def settle(
             producer.flush(LOOK)
         except FlushTimeoutError:
             poll()
+        except DeliveryFailures:  # the summary has them
+            return True
         else:
             return True
     return False

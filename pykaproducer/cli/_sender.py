@@ -32,7 +32,6 @@ from pykaproducer.cli._signals import Signals
 from pykaproducer.cli.common import UserError, notify
 from pykaproducer.errors import (
     BufferFullError,
-    DeliveryFailures,
     MetadataTimeoutError,
     OutcomeTimeoutError,
     PykaproducerError,
@@ -387,8 +386,7 @@ class Sender:
             shown.waiting(self.unaccounted)
 
         # Failures are raised when there are no more outcomes to wait for.
-        with contextlib.suppress(DeliveryFailures):
-            settle(self.producer, self._signals, self._announce_end, poll)
+        settle(self.producer, self._signals, self._announce_end, poll)
         self._record()
 
     def _announce_end(self) -> None:

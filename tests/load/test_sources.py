@@ -10,6 +10,7 @@ import lzma
 import os
 import pathlib
 import pickle
+import tempfile
 from decimal import Decimal
 from typing import Any
 
@@ -693,3 +694,57 @@ except SourceError as error:
     print(error)
 """
     assert 'pip install "pykaproducer[load]"' in programs.run(program)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [
+        ("out/*", ["out/a.csv"]),
+        ("out/**", ["out/a.csv"]),
+        ("out/**/*.csv", ["out/a.csv"]),
+        ("*/*.csv", ["out/a.csv"]),
+        ("out/_*.csv", ["out/_old.csv"]),
+        ("out/_temporary/*", ["out/_temporary/a.csv"]),
+        ("out", ["out/a.csv"]),
+    ],
+)
+def test_a_pattern_has_the_hidden_names_that_it_asks_for(
+    there: pathlib.Path, pattern: str, found: list[str]
+) -> None:
+    """Spark's committers leave copies of rows in ``_temporary``."""
+    os.makedirs("out/_temporary")
+    for name in ("out/a.csv", "out/_old.csv", "out/.b=x.csv", "out/_temporary/a.csv"):
+        write(name, "a\n1\n")
+    assert open_source([pattern]).files == found
+
+
+#: Prints the error of a pattern, without root's right to read everything.
+UNREADABLE = """
+    import os, sys
+    from pykaproducer._load import formats
+    from pykaproducer._load.sources import SourceError, open_source
+
+    os.chdir(sys.argv[1])
+    os.chmod("b", 0)
+    if os.geteuid() == 0:
+        os.setuid(65534)
+    for pattern in ("*/x.csv", "**/x.csv", "**/*.csv", "b/*.csv"):
+        try:
+            print(open_source([pattern]).files)
+        except SourceError as error:
+            print(error)
+"""
+
+
+@pytest.mark.scripted
+def test_a_directory_of_a_pattern_that_cannot_be_read() -> None:
+    with tempfile.TemporaryDirectory() as top:
+        os.chmod(top, 0o777)
+        for name in "ab":
+            os.mkdir(f"{top}/{name}")
+            pathlib.Path(f"{top}/{name}/x.csv").write_text("a\n1\n")
+            os.chmod(f"{top}/{name}", 0o777)
+        if os.geteuid() == 0:
+            os.chown(f"{top}/b", 65534, -1)
+        assert programs.run(UNREADABLE, top).splitlines() == ["b: Permission denied"] * 4
+        os.chmod(f"{top}/b", 0o777)
