@@ -1,7 +1,8 @@
 """Rows of a load that were not delivered: counted by reason, and kept in Parquet files.
 
-A file contains the columns that were read, unchanged, and the column ``pykaproducer_error``. It can
-be loaded again with the same selection, whose ``*`` omits that column.
+A file contains the columns that were read, and the column ``pykaproducer_error``. It can be loaded
+again with the same selection, whose ``*`` omits that column. Only what Parquet does not support is
+changed: times in seconds become milliseconds, and intervals and structs without fields text.
 """
 
 from __future__ import annotations
@@ -242,7 +243,7 @@ def _rejected(origin: Origin, rows: Sequence[RefusedRow]) -> Any:
 
 
 def _kept(column: Any) -> Any:
-    """Return a column, as text if Parquet does not support its type (a struct without fields)."""
+    """Return a column, as text if Parquet does not support its type."""
     if _can_be_written(column.type):
         return column
     cells = [None if cell is None else str(cell) for cell in column.to_pylist()]

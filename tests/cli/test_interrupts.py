@@ -187,6 +187,24 @@ def test_without_rejects_the_summary_says_what_is_lost() -> None:
     assert "these lines were not kept; use --rejects FILE to keep them" in told
 
 
+def test_load_abandons_what_cannot_be_delivered(tmp_path: pathlib.Path) -> None:
+    """At the second signal at the latest."""
+    (tmp_path / "rows.csv").write_text("n\n" + "1\n" * 1000)
+    arguments = ("load", str(tmp_path / "rows.csv"), "-t", "t", "-b", NOWHERE)
+    with subprocess.Popen(command(*arguments), stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        told = process.stderr.readline()
+        assert NOWHERE.encode() in told
+        process.send_signal(signal.SIGINT)
+        while b"stopping: waiting up to 5 s for 1,000 pending rows" not in told:
+            told = process.stderr.readline()
+            assert told
+        process.send_signal(signal.SIGINT)
+        told = process.communicate(timeout=PATIENCE)[1]
+    assert process.returncode == 130
+    assert b"abandoned, because the load was stopped" in told
+
+
 @pytest.mark.kafka
 @pytest.mark.parametrize("number", partly([signal.SIGINT, signal.SIGTERM], [signal.SIGINT]))
 def test_a_cluster_prints_its_servers_and_ends_cleanly(number: signal.Signals) -> None:
