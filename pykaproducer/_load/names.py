@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import urllib.parse
 
 #: Formats that only Spark reads, and that are not files.
 QUERIES = ("table", "sql")
@@ -26,12 +25,6 @@ def is_stored(name: str) -> bool:
 def is_uri(name: str) -> bool:
     """Return whether *name* is a URI, whose file system only Spark reads."""
     return re.match(r"\w\w+://", name) is not None and not is_stored(name)
-
-
-def without_scheme(name: str) -> str:
-    """Return the path of a ``file://`` URI; other names as they are."""
-    found = re.match(r"file://(?:localhost)?(/.*)", name, re.DOTALL)
-    return name if found is None else urllib.parse.unquote(found[1])
 
 
 def refuse_secrets(name: str) -> None:

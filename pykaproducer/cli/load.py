@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pykaproducer._load.files import FORMATS
-from pykaproducer._load.names import QUERIES, SourceError, refuse_secrets, without_scheme
+from pykaproducer._load.names import QUERIES, SourceError, refuse_secrets
 from pykaproducer.cli._load_dry_run import dry_run
 from pykaproducer.cli._load_embedded import embedded
 from pykaproducer.cli._load_on_spark import on_spark
@@ -202,7 +202,6 @@ def _check(options: argparse.Namespace) -> None:
     if not options.source:
         raise UserError("load: no source given; name a file, a directory or a pattern")
     if options.format not in QUERIES:
-        options.source = list(map(without_scheme, options.source))
         _refuse_secrets(options.source)
     if options.format in QUERIES and options.spark is None:
         raise UserError(f"--format {options.format}: requires Spark; add --spark MASTER")

@@ -200,7 +200,7 @@ def test_uris_without_json_lines_that_spark_reads_are_refused(
     cluster.create_topic(topic)
     (tmp_path / place).parent.mkdir(exist_ok=True)
     (tmp_path / place).write_bytes(content)
-    assert load(cluster, topic, tmp_path.as_uri(), "--format", "jsonl") == 1
+    assert load(cluster, topic, tmp_path.as_uri(), "--format", "jsonl") == 2
     stderr = capsys.readouterr().err
     assert error in stderr
     assert "Traceback" not in stderr
@@ -381,8 +381,8 @@ def test_refused_rows_are_kept(
         (["s3a://bucket/x.csv", "--infer-types"], 2, "--infer-types: not for sources that"),
         (["nowhere", "--format", "table", "--delimiter", ";"], 2, "--delimiter: not for sources"),
         (["s3a://bucket/x.jsonl", "--delimiter", ";"], 2, "--delimiter: not for sources"),
-        (["nowhere", "--format", "table"], 1, "nowhere"),
-        (["SELEC 1", "--format", "sql"], 1, "SELEC"),
+        (["nowhere", "--format", "table"], 2, "nowhere"),
+        (["SELEC 1", "--format", "sql"], 2, "SELEC"),
         (["SELECT 1 AS a", "--format", "sql", "--select", "value=b"], 2, "--select: "),
     ],
 )
