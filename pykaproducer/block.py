@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pykaproducer._kernel as _kernel
 from pykaproducer import delivery
-from pykaproducer._process.serializing import serialized
+from pykaproducer._util.serializing import serialized
 from pykaproducer.delivery import TopicPartition
 from pykaproducer.errors import (
     BufferFullError,

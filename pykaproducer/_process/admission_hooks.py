@@ -21,9 +21,9 @@ from pykaproducer._observability.observed_producer import ObservedProducer
 from pykaproducer._pipeline.admission_functions import AdmissionFunctions
 from pykaproducer._pipeline.wiring import Pipeline
 from pykaproducer._process import lifecycle
-from pykaproducer._process.serializing import serialized
 from pykaproducer._util.clock import held_lock
 from pykaproducer._util.guarded_log import GuardedLogger
+from pykaproducer._util.serializing import serialized
 from pykaproducer.block import BlockProducer, RefusedRows
 from pykaproducer.config import Config
 from pykaproducer.delivery import ProducerRef
