@@ -242,10 +242,18 @@ class Blocks:
         carriage_returns (bool): a carriage return alone may end a line.
         marks (bool): the text may begin with a byte order mark.
         eager (bool): return what a pipe has; otherwise fill the block.
+        at (int): where *stream* begins in the text, for errors.
     """
 
     def __init__(
-        self, stream: Any, path: str, *, carriage_returns: bool, marks: bool, eager: bool
+        self,
+        stream: Any,
+        path: str,
+        *,
+        carriage_returns: bool,
+        marks: bool,
+        eager: bool,
+        at: int = 0,
     ) -> None:
         self.buffer = bytearray(BLOCK + 1)
         self.start = self.end = 0
@@ -257,12 +265,14 @@ class Blocks:
         self._carriage_returns = carriage_returns
         self._marks = marks
         self._eager = eager
+        self._at = at
 
     def advance(self) -> bool:
         """Read the next block; return whether there is one."""
         unused, rest = self.end - self.start, self._filled - self.start
         if self.start:
             self.buffer[:rest] = self.buffer[self.start : self._filled]
+        self._at += self.start
         self.start, self.end, self._filled = 0, unused, rest
         # An unused row lacks its end. It is looked at again when twice as much is there.
         enough = max(2 * unused, 4 if self._marks else 1)
@@ -283,8 +293,9 @@ class Blocks:
         if self._filled == len(self.buffer) - 1:
             if self._filled > _LONGEST:
                 raise SourceError(
-                    f"{self._path}: a line, or a cell in quotation marks, has more than "
-                    f"{_LONGEST >> 20} MiB; is the format right, and is a quotation mark missing?"
+                    f"{self._path}: after byte {self._at:,} a line, or a cell in quotation marks, "
+                    f"has more than {_LONGEST >> 20} MiB; is the format right, and is a quotation "
+                    f"mark missing?"
                 )
             self.buffer.extend(bytes(len(self.buffer)))
         with memoryview(self.buffer) as view:

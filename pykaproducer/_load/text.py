@@ -82,6 +82,7 @@ class _Text(FileReader):
                     carriage_returns=self.carriage_returns,
                     marks=not part.start,
                     eager=self._pipe is not None,
+                    at=part.start,
                 )
                 yield blocks, file
             except CONTENT_ERRORS as error:

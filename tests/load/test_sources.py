@@ -18,6 +18,7 @@ import pyarrow
 import pytest
 from pyarrow import csv, orc, parquet
 
+from pykaproducer._load import streams
 from pykaproducer._load.sources import LoadSource, Options, SourceBatch, SourceError, open_source
 from tests._support import programs
 
@@ -748,3 +749,12 @@ def test_a_directory_of_a_pattern_that_cannot_be_read() -> None:
             os.chown(f"{top}/b", 65534, -1)
         assert programs.run(UNREADABLE, top).splitlines() == ["b: Permission denied"] * 4
         os.chmod(f"{top}/b", 0o777)
+
+
+def test_a_quotation_mark_that_is_never_closed_in_a_large_file(
+    there: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "_LONGEST", streams.BLOCK)
+    write("x.csv", "a,b\n" + "1,2\n" * 1000 + '1,"x\n' + "1,2\n" * (streams.BLOCK // 2))
+    with pytest.raises(SourceError, match=r"^x\.csv: after byte 4,004 a line, or a cell in quot"):
+        list(open_source(["x.csv"]).batches())
