@@ -261,9 +261,7 @@ class TransactionalMethods(TransactionBlocks):
         try:
             self._ensure_started()
         except (ProducerClosedError, ProducerBrokenError) as error:
-            error.outcome = self._last_outcome
-            if self._pipeline is not None and self._pipeline.coordinator is not None:
-                error.outcome = self._pipeline.coordinator.late(call).outcome
+            error.outcome = self._known_outcome()
             raise
         pipeline = self._pipeline
         if pipeline is None:
@@ -302,6 +300,13 @@ class TransactionalMethods(TransactionBlocks):
                 raise
         name = coordinator.transactional_id
         raise error_of(failure._replace(call=call), name, pipeline.last_errors.cluster)
+
+    def _known_outcome(self) -> CommitOutcome | None:
+        """Return what is known about the last transaction."""
+        pipeline = self._pipeline  # _end() sets it to None after the outcome
+        if pipeline is None or pipeline.coordinator is None:
+            return self._last_outcome
+        return pipeline.coordinator.last_outcome()
 
     def _waits_until(self, call: TransactionCall, deadline: float | None) -> float | None:
         """Return when to stop waiting for the coordinator's stage, which should end *call* before.

@@ -12,9 +12,9 @@ from pykaproducer._errors.kafka_python import errors as kafka_errors
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}\Z")
 #: Maximum number of characters that are shown of a text from elsewhere.
 _LONGEST = 200
-#: A signed JWT in a server's text. It begins at the start of a word: otherwise a long one would
-#: take a time that grows with the square of its length.
-_JWT = re.compile(r"(?<![\w-])[\w-]{8,}\.[\w-]{8,}\.[\w-]+")
+#: A signed JWT in a server's text. It begins with a JSON object in base64, at the start of a word:
+#: otherwise a long one would take a time that grows with the square of its length.
+_JWT = re.compile(r"(?<![\w-])eyJ[\w-]{5,}\.[\w-]{8,}\.[\w-]+")
 
 
 def check_topic(topic: object) -> None:

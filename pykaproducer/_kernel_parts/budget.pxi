@@ -196,7 +196,8 @@ cdef class Budget:
     cdef int close_account(self, Account account) except -1:
         enter_guard(&self.guard)
         try:
-            drop(self.accounts, account)    # unless the process was forked
+            if account in self.accounts:    # otherwise the process was forked
+                self.accounts.remove(account)
         finally:
             leave_guard(&self.guard)
         return 0

@@ -316,7 +316,8 @@ cdef bint begin(TopicSlot slot, Chunk chunk, ProduceRequest request):
 
 cdef extern from *:
     """
-    /* Remove an item. As `del`, but it never fails: the list keeps its room. */
+    /* Remove an item. As `del`, but it never fails: the list keeps its room. No other thread may
+       use the list meanwhile, as it is not locked. */
     static void drop_item(PyObject *items, Py_ssize_t at) {
         PyListObject *list = (PyListObject *)items;
         PyObject *item = list->ob_item[at];

@@ -210,7 +210,7 @@ cdef bint add_row_callback(Chunk chunk, uint32_t row, function) except -1:
         add_to_row(chunk.done_callbacks, number, first, function)
     finally:
         leave_guard(&chunk.lock)
-    return not flags_of(chunk, row) & SETTLED or not drop_row_callback(chunk, row, function)
+    return not flags_of(chunk, row) & SETTLED or not drop_row_callback(chunk, number, function)
 
 
 cdef bint watch_row(Chunk chunk, uint32_t row, function) except -1:
@@ -222,10 +222,9 @@ cdef bint watch_row(Chunk chunk, uint32_t row, function) except -1:
             pause_for_memory()
 
 
-cdef bint drop_row_callback(Chunk chunk, uint32_t row, function) except -1:
+cdef bint drop_row_callback(Chunk chunk, number, function) except -1:
     """Remove *function* from the table. Return false if the report of the row has removed it."""
     cdef list functions
-    number = row
     enter_guard(&chunk.lock)
     try:
         functions = chunk.done_callbacks.get(number)

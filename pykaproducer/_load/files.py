@@ -117,16 +117,21 @@ def _matches(pattern: str) -> list[str]:
         needed = os.X_OK | (os.R_OK if glob.has_magic(parts[place]) else 0)
         above = os.sep.join([*parts[:place], ""]) or os.curdir
         for way in glob.glob(above, recursive=True):
-            if os.path.isdir(way) and not os.access(way, needed):
+            if _is_passed_over(way, pattern) or not os.path.isdir(way):
+                continue
+            if not os.access(way, needed):
                 raise SourceError(f"{os.path.normpath(way)}: {os.strerror(errno.EACCES)}")
+    found = glob.glob(pattern, recursive=True)
+    return [way for way in found if not _is_passed_over(way, pattern)]
+
+
+def _is_passed_over(way: str, pattern: str) -> bool:
+    """Return whether *way* matches *pattern* with a hidden name that this does not ask for."""
+    parts = pattern.split("/")
+    first = next((place for place, part in enumerate(parts) if glob.has_magic(part)), len(parts))
     asked_for = {part[:1] for part in parts[first:]}
-    return [
-        found
-        for found in glob.glob(pattern, recursive=True)
-        if not any(
-            _is_hidden(name) and name[0] not in asked_for for name in found.split(os.sep)[first:]
-        )
-    ]
+    names = way.split("/")[first:]
+    return any(_is_hidden(name) and name[0] not in asked_for for name in names)
 
 
 def _stored_files(name: str) -> list[File]:
@@ -136,7 +141,7 @@ def _stored_files(name: str) -> list[File]:
     listing, files = Listing(name), []
     for path, top in listing.files():
         inside = path[len(top) :].lstrip("/").split("/")
-        if not any(map(_is_hidden, inside)):
+        if not any(map(_is_hidden, inside)) and not _is_passed_over(path, name):
             files.append(File(path, _partition("/".join(inside[:-1]))))
     if not files:
         raise SourceError(f"{name}: there is no such file, directory or pattern, or no file in it")

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 from pykaproducer._load.summary import Summary
+from pykaproducer._process.closing import GIVEN_UP
 from pykaproducer.delivery import Delivery, Status
-from pykaproducer.errors import AbortedError, PykaproducerError
+from pykaproducer.errors import PykaproducerError
 from pykaproducer.producer import Producer
 
 #: Maximum number of rows listed in an error.
@@ -150,9 +151,7 @@ def text_of(error: BaseException) -> str:
 
 def describe(error: BaseException) -> str:
     """Return the error's class and text."""
-    if isinstance(error, AbortedError):  # by the close() of the load itself
-        return "abandoned, because the load was stopped"
-    return f"{type(error).__name__}: {text_of(error)}"
+    return f"{type(error).__name__}: {text_of(error).replace(GIVEN_UP, 'the load was stopped')}"
 
 
 def _text(cell: bytes | None) -> str:

@@ -8,6 +8,7 @@ changed: times in seconds become milliseconds, and intervals and structs without
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import os
 import uuid
@@ -83,6 +84,15 @@ class RejectsDirectory:
         """
         system, path = self._opened()
         system.create_dir(path, recursive=True)
+
+    def check(self) -> None:
+        """Raise OSError or ValueError if it is known that the directory cannot be created."""
+        self._opened()
+        above = "/" if "://" in self.name else self.name
+        while not os.path.exists(above):
+            above = os.path.dirname(above)
+        if not os.path.isdir(above):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), above)
 
     def part(self, name: str) -> RejectsPart:
         """Return the file for one part of the load."""

@@ -102,7 +102,8 @@ class BufferSpaceWaiters:
                 if turn.granted or self._clock.monotonic() < deadline:
                     continue
                 topic = None if turn.account is None else turn.account.topic
-                found = None if topic is None else reason(topic)
+                waits = turn.account is not None and turn.account.held
+                found = reason(topic) if topic is not None and waits else None
                 raise BufferFullError(
                     f"{self.why_full(turn.amount, turn.account)} for max_block_ms "
                     f"({self._max_block_ms} ms): messages are sent faster than the cluster accepts "

@@ -93,6 +93,8 @@ _MOST_GROUP_STAGES = 4
 
 #: The calls that may have committed a transaction.
 _COMMITS = frozenset({TransactionCall.COMMIT, TransactionCall.CLOSE})
+#: The states in which a commit may be sent at any moment.
+_COMMITTING = frozenset({TransactionState.FLUSHING, TransactionState.ENDING_COMMIT})
 
 
 CoordinatorItem = (
@@ -276,6 +278,12 @@ class Coordinator(CoordinatorConnection[CoordinatorItem]):
     def late(self, call: TransactionCall) -> TransactionFailure:
         """Return the failure of a *call* that the stage has not ended in time. From any thread."""
         return self._without_result(FailureKind.TIMEOUT, call)
+
+    def last_outcome(self) -> CommitOutcome | None:
+        """Return what is known about the last transaction. From any thread."""
+        if self.is_alive() and self.state in _COMMITTING:
+            return CommitOutcome.POSSIBLY_COMMITTED  # the stage may be about to send EndTxn
+        return self.machine.known_outcome()
 
     def _given_up(self, call: TransactionCall) -> TransactionFailure:
         if self._has_forked:

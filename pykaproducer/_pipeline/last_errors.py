@@ -15,7 +15,7 @@ from pykaproducer.errors import DeliveryError
 
 log = GuardedLogger("pykaproducer.producer")
 
-_NO_ANSWER = "the broker has not answered yet"
+NO_ANSWER = "the broker has not answered yet"
 
 
 class LastErrors:
@@ -63,7 +63,7 @@ class LastErrors:
         view = self.view.topics.get(topic)
         if reason is None and view is not None:
             found = [self.reason_for(topic, partition) for partition in range(view.partitions)]
-            reason = next((each for each in found if each != _NO_ANSWER), _NO_ANSWER)
+            reason = next((each for each in found if each != NO_ANSWER), NO_ANSWER)
         return reason
 
     def reason_for(self, topic: str, partition: int | None) -> str | None:
@@ -93,5 +93,5 @@ class LastErrors:
             or self.throttled.get(leader)
             or self.producer_id
             or self.partitions.get((topic, partition))
-            or _NO_ANSWER
+            or NO_ANSWER
         )

@@ -19,6 +19,7 @@ from pykaproducer._kernel import Account, TopicSlot, Turn
 from pykaproducer._net.transport import Network
 from pykaproducer._observability.observed_producer import ObservedProducer
 from pykaproducer._pipeline.admission_functions import AdmissionFunctions
+from pykaproducer._pipeline.last_errors import NO_ANSWER
 from pykaproducer._pipeline.wiring import Pipeline
 from pykaproducer._process import lifecycle
 from pykaproducer._util.clock import held_lock
@@ -192,7 +193,8 @@ class AdmissionHooks(BlockProducer, ObservedProducer):
 
         def reason(topic: str) -> str | None:
             pipeline = self._pipeline
-            return None if pipeline is None else pipeline.last_errors.reason_for_any(topic)
+            found = None if pipeline is None else pipeline.last_errors.reason_for_any(topic)
+            return None if found == NO_ANSWER else found
 
         space.wait(turn, is_open, reason)
 

@@ -76,7 +76,9 @@ def rejects_of(options: argparse.Namespace, *, dry: bool = False) -> Any:
         raise UserError(f"--rejects {options.rejects}: is also the source; name another directory")
     directory = RejectsDirectory.of(options.rejects)
     try:
-        if not dry:
+        if dry:
+            directory.check()
+        else:
             directory.prepare()
     except (OSError, ValueError) as error:
         raise UserError(f"--rejects {options.rejects}: {error}") from None

@@ -197,8 +197,6 @@ class Sender:
         self._place = _Place(name, 0 if end else None)
         parts: list[bytes] = []
         size = 0
-        if expected is not None:
-            expected -= os.lseek(fd, 0, os.SEEK_CUR)
         for piece in self._pieces(fd, shown, expected or 0):
             parts.append(piece)
             size += len(piece)
@@ -222,12 +220,12 @@ class Sender:
         self._refuse(why, b"")
         return why
 
-    def _pieces(self, fd: int, shown: Progress, expected: int) -> Iterator[bytes]:
+    def _pieces(self, fd: int, shown: Progress, size: int) -> Iterator[bytes]:
         """Yield data as it arrives, until the end of *fd* or until sending must stop.
 
-        Raises OSError if that are fewer bytes than *expected*.
+        *size*: of a regular file, which had that size before. Raises OSError if it has less now. (A
+        file of the system may have less than its size.)
         """
-        expected += self.size
         while not self.stopped:
             if self._held_size > self._most_held:
                 self._wait()
@@ -239,7 +237,7 @@ class Sender:
                 self.size += len(piece)
                 shown.advance(len(piece))
                 yield piece
-            elif self.size < expected:  # the last line may be cut
+            elif os.fstat(fd).st_size < size:  # the last line may be cut
                 raise OSError(errno.ENODATA, "became shorter while it was read")
             else:
                 return

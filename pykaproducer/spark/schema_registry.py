@@ -190,7 +190,7 @@ class SchemaRegistry:
         if kind == "Basic":
             pair = base64.b64decode(encoded).decode()
             secrets += [pair, pair.partition(":")[2]]
-        return without_secrets(text, [each for each in secrets if each])
+        return without_secrets(text, secrets)
 
     def _context(self) -> Callable[[], ssl.SSLContext]:
         """Return a function that returns the TLS context."""
