@@ -13,8 +13,6 @@ from pykaproducer.config import Config
 
 #: Time without a message after which reading back ends (seconds).
 _READING = 30.0
-#: Maximum number of partitions listed in the summary.
-_PARTITIONS = 24
 
 
 def summary_lines(
@@ -27,7 +25,7 @@ def summary_lines(
         f"{servers}; {human_bytes(summary.size)} of keys and values, {seconds:.2f} s, "
         f"{rate:,.0f} rows/s"
     )
-    for line in summary.lines(_PARTITIONS):
+    for line in summary.lines():
         yield f"  {line}"
     for text, count in sorted(summary.reasons.values(), key=lambda reason: -reason[1]):
         yield f"  {count:,} not delivered; the first: {text}"

@@ -8,7 +8,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pykaproducer._config.properties_file import read_properties
@@ -28,6 +28,8 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
         return f"{', '.join(action.option_strings)} {value}"
 
 
+#: Maximum number of partitions in a summary.
+_MOST_PARTITIONS = 24
 #: Arguments common to all parsers. Abbreviations are off because an abbreviated option would change
 #: its meaning when a new option with the same prefix is added.
 parser_like: dict[str, Any] = {
@@ -324,6 +326,14 @@ def header_of(text: str) -> tuple[str, bytes]:
 
 
 # Output -------------------------------------------------------------------------------------------
+
+
+def by_partition(counts: Mapping[int, int]) -> str:
+    """Format the number of messages of each partition, of the first 24."""
+    shown = sorted(counts.items())
+    more = len(shown) - _MOST_PARTITIONS
+    text = ", ".join(f"{partition}: {count:,}" for partition, count in shown[:_MOST_PARTITIONS])
+    return f"{text}, and {more} more" if more > 0 else text
 
 
 def human_bytes(count: float) -> str:

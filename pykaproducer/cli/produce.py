@@ -24,6 +24,7 @@ from pykaproducer.cli.common import (
     add_headers,
     add_servers,
     add_settings,
+    by_partition,
     header_of,
     human_bytes,
     log_hidden,
@@ -38,8 +39,6 @@ from pykaproducer.cli.common import (
 
 _STDIN = "-"
 
-#: Maximum number of partitions listed in the summary.
-_PARTITIONS = 24
 
 _EXAMPLES = """\
 examples:
@@ -320,10 +319,7 @@ def _summary(sender: Sender, seconds: float) -> Iterator[str]:
     if config.acks == 0 and delivered:
         yield "  acks=0: delivered means sent; brokers have confirmed nothing"
     if delivered:
-        shown = sorted(sender.partitions.items())
-        counts = ", ".join(f"{partition}: {count:,}" for partition, count in shown[:_PARTITIONS])
-        more = f", and {len(shown) - _PARTITIONS} more" if len(shown) > _PARTITIONS else ""
-        yield f"  {unit} by partition: {counts}{more}"
+        yield f"  {unit} by partition: {by_partition(sender.partitions)}"
     for text, count in sender.failures.by_kind():
         yield f"  {count:,} failed: {text}"
     if sender.failures.ambiguous:

@@ -27,6 +27,7 @@ from pykaproducer.cli.common import (
     UserError,
     add_servers,
     add_settings,
+    by_partition,
     log_hidden,
     log_shown,
     notify,
@@ -38,9 +39,6 @@ from pykaproducer.cli.common import (
     settings_from,
 )
 from pykaproducer.producer import Producer
-
-#: Maximum number of partitions listed in the report.
-_PARTITIONS = 24
 
 _EXAMPLES = """\
 examples:
@@ -171,13 +169,8 @@ def _lines(options: argparse.Namespace, result: Result, servers: str) -> Iterato
     )
     for text, count in audit.failures.by_kind():
         yield f"        {count:,} failed: {text}"
-    counts = sorted(audit.by_partition.items())[:_PARTITIONS]
-    more = len(audit.by_partition) - len(counts)
-    yield (
-        f"found   {audit.found:,} in the log; by partition: "
-        + (", ".join(f"{partition}: {count:,}" for partition, count in counts) or "none")
-        + (f", and {more} more" if more else "")
-    )
+    counts = by_partition(audit.by_partition) or "none"
+    yield f"found   {audit.found:,} in the log; by partition: {counts}"
     for partition, offset in result.unread:
         yield f"        partition {partition} could not be read beyond offset {offset}"
     for line in defect_lines(audit):

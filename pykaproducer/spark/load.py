@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -237,10 +237,21 @@ def _json_lines(session: Any, reading: Reading) -> SparkSource:
 
 
 def _kind(reading: Reading) -> str:
+    """Return the format, which Spark's readers have in common for all sources."""
+    if reading.format is not None:
+        return reading.format
     try:
-        return reading.format or format_of(reading.source[0])
+        return _only(map(format_of, reading.source), "formats")
     except SourceError as error:
         raise SparkError(str(error)) from error
+
+
+def _only(found: Iterable[str], what: str) -> str:
+    different = dict.fromkeys(found)
+    if len(different) > 1:
+        names = " and ".join(map(repr, different))
+        raise SparkError(f"the sources have several {what} ({names}); load each by itself")
+    return next(iter(different))
 
 
 def file_rows(
@@ -295,7 +306,7 @@ def _as_embedded(kind: str, reading: Reading) -> dict[str, Any]:
         return common | {
             "header": True,
             "enforceSchema": False,
-            "sep": reading.delimiter or delimiter_of(reading.source[0]),
+            "sep": reading.delimiter or _only(map(delimiter_of, reading.source), "delimiters"),
             "multiLine": True,
             "quote": '"',
             "escape": '"',

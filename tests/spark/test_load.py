@@ -383,6 +383,8 @@ def test_refused_rows_are_kept(
         (["s3a://bucket/x.csv", "--infer-types"], 2, "--infer-types: not for sources that"),
         (["nowhere", "--format", "table", "--delimiter", ";"], 2, "--delimiter: not for sources"),
         (["s3a://bucket/x.jsonl", "--delimiter", ";"], 2, "--delimiter: not for sources"),
+        (["s3a://b/x.csv", "s3a://b/x.orc"], 2, "several formats ('csv' and 'orc'); load each"),
+        (["s3a://b/x.csv", "s3a://b/x.tsv"], 2, "several delimiters (',' and '\\t'); load each"),
         (["nowhere", "--format", "table"], 2, "nowhere"),
         (["SELEC 1", "--format", "sql"], 2, "SELEC"),
         (["SELECT 1 AS a", "--format", "sql", "--select", "value=b"], 2, "--select: "),
