@@ -44,7 +44,7 @@ from pykaproducer._pipeline.transaction_errors import aborted_error, error_of
 from pykaproducer._pipeline.transaction_observer import TransactionObserver
 from pykaproducer._wire.messages import ApiKey
 from pykaproducer.delivery import TopicPartition
-from pykaproducer.errors import Status, TransactionStateError
+from pykaproducer.errors import ProducerClosedError, Status, TransactionStateError
 from pykaproducer.transactions import PreparedTransaction, prepared_of
 
 if TYPE_CHECKING:
@@ -436,7 +436,11 @@ class MockTransactions:
             )
         self._check_may_control(f"{call.value}()")
         deadline = self._clock.after(timeout)
-        self._check_not_closed()
+        try:
+            self._check_not_closed()
+        except ProducerClosedError as error:
+            error.outcome = coordinator.machine.known_outcome()
+            raise
         self._raise_if_wanted(call.value)
         name = transactional_id or coordinator.transactional_id
         ended = None if call is TransactionCall.BEGIN else self._call_began(call.value, name)
